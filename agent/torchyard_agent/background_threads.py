@@ -1,4 +1,4 @@
-"""Blocking calls in separate threads, awaited from the event loop."""
+"""Functions that run blocking calls in threads and await them in the event loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Result = TypeVar("Result")
 
 
 async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Runs a blocking function in a new thread, so that no thread pool remains when the ranks are forked.
+    """Runs a blocking function in a new thread. A thread pool would still have threads when the ranks are forked.
 
-    If the caller is cancelled, `function` still runs to its end and its result is discarded.
+    If the caller is cancelled, `function` still runs to its end, but its result is discarded.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
@@ -35,9 +35,12 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
 
 
 async def uncancelled(awaitable: Awaitable[Result]) -> Result:
-    """Returns the result of `awaitable`, and delays a cancellation of the caller until `awaitable` is done.
+    """Returns the result of `awaitable`.
 
-    Otherwise, a thread could still be using files that the caller removes next. Only the first cancellation is delayed.
+    If the caller is cancelled, the cancellation is delayed until `awaitable` is done.
+
+    Without this delay, a thread could still be using files that the caller removes next. Only the first cancellation is
+    delayed.
     """
     done = asyncio.ensure_future(awaitable)
     try:
@@ -45,7 +48,7 @@ async def uncancelled(awaitable: Awaitable[Result]) -> Result:
     except asyncio.CancelledError:
         await asyncio.wait({done})
         if not done.cancelled():
-            # Reading the exception marks it as retrieved, so that asyncio does not log a warning; the cancellation is
-            # raised instead.
+            # The exception is retrieved here, because asyncio would otherwise log a warning. Only the cancellation is
+            # raised.
             done.exception()
         raise

@@ -1,14 +1,14 @@
 """The first code that runs on a host: installs the agent's archive if necessary, then becomes the bridge.
 
-The code is sent over stdin and run by the first Python interpreter of version 3.9 or later, so it must be
-self-contained and import little. It reads a header line, answers with a line that begins with the nonce (a login shell
-may have printed other text before it), receives the archive if the host does not have it, and runs
+This code is sent over stdin and run by the first Python interpreter that is 3.9 or later, so it must be self-contained
+and import little. It reads a header line, and answers with a line that begins with a nonce, because a login shell may
+have printed other text before. It then receives the archive if the host does not have it, and runs
 `torchyard_agent.ssh_bridge` from that archive, or `torchyard_agent.slurm.session` on the login node of a cluster. If
-the host has no agent and none may be installed, the code only reports this.
+the host has no agent and none may be installed, it only reports this.
 
-A new archive is stored as one file and run from memory, so that the first answer does not wait for its files to be
-written; the daemon unpacks it later (`torchyard_agent.daemon.hello_server`). The archive is zlib-compressed JSON that
-maps paths to text, because importing tarfile would take 38 ms.
+A new archive is stored as one file and run from memory, because writing its files would delay the first answer. The
+daemon unpacks it later (`torchyard_agent.daemon.hello_server`). The archive is zlib-compressed JSON that maps paths to
+text, because importing tarfile would take 38 ms.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-sys.path[:] = [path for path in sys.path if path]  # Removes the current folder, which is the empty entry.
-sys.dont_write_bytecode = True  # Only `daemon.bytecode` writes bytecode.
+sys.path[:] = [path for path in sys.path if path]  # Removes the empty entry, which stands for the current folder.
+sys.dont_write_bytecode = True  # Bytecode is written only by `daemon.bytecode`.
 
-try:  # Python's own implementation is used because OpenSSL, which `hashlib` loads, takes 4 MB of memory.
+try:  # Python's own implementation is used, because `hashlib` loads OpenSSL, which takes 4 MB of memory.
     from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]  # This module exists only since Python 3.12.
 except ImportError:
     try:
@@ -36,9 +36,9 @@ def answer(nonce: str, result: dict[str, object]) -> None:
 
 
 def create_store(store: str) -> None:
-    """Creates the store and the agent's folder. Raises OSError.
+    """Creates the store and the agent's folder. Raises OSError if this fails.
 
-    Missing parents of the agent's folder are created too, and recorded, so that `undeploy` removes them again.
+    Missing parents of the agent's folder are created and recorded. `undeploy` removes them again.
     """
     made, above = [], os.path.dirname(os.path.dirname(store))
     while not os.path.isdir(above):
@@ -72,7 +72,7 @@ def receive(size: int, name: str, place: str) -> bytes:
 
 
 def whole_archive(place: str, name: str) -> bytes:
-    """Returns the text of the archive at `place`; b"" if the file is missing, unreadable or damaged."""
+    """Returns the text of the archive at `place`, or b"" if the file is missing, unreadable or damaged."""
     try:
         with open(place, "rb") as file:
             return decompressed(file.read(), name)
@@ -81,7 +81,7 @@ def whole_archive(place: str, name: str) -> bytes:
 
 
 def decompressed(data: bytes, name: str) -> bytes:
-    """Returns the archive's text, or b"" if the data cannot be decompressed or the hash of the text is not `name`.
+    """Returns the archive's text, or b"" if the data cannot be decompressed or the text's hash is not `name`.
 
     The hash is computed from the text, because different builds of zlib produce different compressed bytes.
     """
@@ -95,11 +95,11 @@ def decompressed(data: bytes, name: str) -> bytes:
 
 
 class Unsafe(Exception):
-    """Raised when another user of this host could change files in a folder."""
+    """Raised if another user of this host could change files in a folder."""
 
 
 def refuse_unsafe_store(store: str, agent_dir: str) -> None:
-    """Raises Unsafe if any other user except root could create files in the store or replace a parent of it."""
+    """Raises Unsafe if another user (except root) could create files in the store or replace a parent of it."""
     path, inside = store, True
     while True:
         try:
@@ -107,8 +107,8 @@ def refuse_unsafe_store(store: str, agent_dir: str) -> None:
         except FileNotFoundError:
             about = None
         if about is not None:
-            # Above the agent's folder, the sticky bit is sufficient, as in /tmp. In a container, owners without a
-            # mapping appear as 65534.
+            # Parents of the agent's folder may be writable if they have the sticky bit, as /tmp has. In a container,
+            # owners without a mapping appear as 65534.
             owners = (os.getuid(), 0) if inside else (os.getuid(), 0, 65534)
             if about.st_uid not in owners:
                 raise Unsafe(f"{path} belongs to another user (uid {about.st_uid})")
@@ -123,8 +123,8 @@ def refuse_unsafe_store(store: str, agent_dir: str) -> None:
 def hash_of_sources(folder: str) -> str:
     """Returns the SHA-256 over the paths and bytes of all sources in a folder.
 
-    Files in `__pycache__` are not sources. The result is "" if any other file is of a kind that no archive contains, or
-    if a user other than this one and root owns or may write to any file or subfolder.
+    Files in `__pycache__` are not sources. Returns "" if there is a file of a type that archives never contain, or if
+    another user (except root) owns or may write to a file or subfolder.
     """
     sources = []
     for parent, folders, names in os.walk(folder):
@@ -147,9 +147,9 @@ def hash_of_sources(folder: str) -> str:
 
 
 def is_unpacked(folder: str, sources: str) -> bool:
-    """Returns whether a folder contains exactly the sources of an archive, as verified by their hash. Raises OSError.
+    """Returns whether a folder contains exactly the sources of an archive, which have the hash `sources`.
 
-    A folder with other contents, for example after a power failure, is removed.
+    If the folder has other contents, for example after a power failure, it is removed. Raises OSError if this fails.
     """
     if not os.path.lexists(folder):
         return False
@@ -158,7 +158,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
             return True
         aside = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
         os.rename(folder, aside)
-    except FileNotFoundError:  # Another host with the same home has removed the folder.
+    except FileNotFoundError:  # Another host with the same home folder has removed the folder.
         return False
     import shutil
 
@@ -167,7 +167,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
 
 
 def unpack(sources: dict[str, str], folder: str) -> None:
-    """Writes the archive's files and renames their folder to its final name, so the folder is complete or absent."""
+    """Writes the archive's files, and then renames their folder to its final name. The folder is complete or absent."""
     import shutil
 
     scratch = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -180,12 +180,13 @@ def unpack(sources: dict[str, str], folder: str) -> None:
         os.rename(scratch, folder)
     except OSError:
         shutil.rmtree(scratch, ignore_errors=True)
-        if not os.path.isdir(folder):  # If the folder exists, another host with the same home has written it.
+        # The folder exists already if another host with the same home folder has written it.
+        if not os.path.isdir(folder):
             raise
 
 
 class Sources:
-    """An importer of modules from the archive, used until the archive is unpacked."""
+    """An importer that imports modules from the archive in memory, until the archive is unpacked."""
 
     def __init__(self, sources: dict[str, str], folder: str):
         self._sources = sources
@@ -204,7 +205,7 @@ class Sources:
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Returns None, which leaves the creation of modules to Python."""
+        """Returns None, so Python creates the module as usual."""
 
     def exec_module(self, module: ModuleType) -> None:
         origin = str(module.__spec__ and module.__spec__.origin)
@@ -220,12 +221,12 @@ class Sources:
 
 
 def do_nothing() -> None:
-    """Does nothing, because the archive is already unpacked."""
+    """Replaces Sources.settle() if the archive is already unpacked."""
 
 
 def main() -> int:
     header = json.loads(sys.stdin.buffer.readline())
-    # The agent's files are private, but the user's programs must get the login's umask.
+    # The agent's files must be private, but the user's programs must get the umask of the login.
     os.environ["TORCHYARD_UMASK"] = f"{os.umask(0o077):o}"
     nonce, name = header["nonce"], header["sha256"]
     agent_dir = os.path.realpath(os.path.expanduser(header["agent_dir"]))
@@ -241,7 +242,7 @@ def main() -> int:
         answer(nonce, {"error": str(error), "folder": agent_dir})
         return 1
     text = b"" if unpacked else whole_archive(kept, name)
-    # Without `install`, the host must have an agent, but any version suffices.
+    # If `install` is false, the host must already have an agent, of any version.
     if not header["install"] and not os.path.isdir(os.path.dirname(folder)):
         answer(nonce, {"absent": True})
         return 0

@@ -1,7 +1,8 @@
-"""The agent version of a host, recorded by its daemon so that an older desktop does not downgrade it.
+"""The record of a host's agent version, which prevents an older desktop from downgrading the agent.
 
-Without the record, an older desktop would start its own daemon after the newer daemon was killed or the host rebooted.
-The record is in the host's own folder, since hosts with a shared home may be upgraded one by one.
+The daemon writes the record. Without it, an older desktop would start its own daemon after the newer daemon was killed
+or the host rebooted. The record is in the host's own folder, because hosts with a shared home folder may be upgraded
+one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
     """Records that this host's daemon runs from this unpacked archive. Write errors are ignored."""
     path = os.path.join(paths.host_dir(agent_dir, node), NOTE)
     with contextlib.suppress(OSError):
-        os.utime(paths.archive_dir(agent_dir, sha256))  # The time marks the archive as used, for garbage collection.
+        # The modification time marks the archive as used, which delays its garbage collection.
+        os.utime(paths.archive_dir(agent_dir, sha256))
     if noted(path) == (version, sha256):
         return
     with contextlib.suppress(OSError):
@@ -30,7 +32,7 @@ def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
 
 
 def noted(path: str) -> tuple[str, str]:
-    """Returns the version and SHA-256 of a record, both empty if there is none."""
+    """Returns the version and SHA-256 of a record. Both are empty if there is no record."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

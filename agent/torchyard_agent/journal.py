@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Journal:
-    """The writer of a journal. A full disk delays writing, but never ends a run.
+    """The writer of a journal. If the disk is full, writing is delayed, and the run continues.
 
     Args:
         on_growth: Called after each event.
@@ -29,19 +29,19 @@ class Journal:
         self._on_growth = on_growth
 
     def write(self, event: str, **fields: Any) -> None:
-        """Appends an event. This method has no effect after `close`."""
+        """Appends an event. Has no effect after close()."""
         if self._closed:
             return
         self._seq += 1
         entry = {"epoch": self.epoch, "seq": self._seq, "time": timestamps.now(), "event": event, **fields}
         line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-        # A lone surrogate is written as a JSON escape, because the output of programs is not always valid text.
+        # A lone surrogate is written as a JSON escape, because programs may output invalid text.
         self._unwritten += line.encode("utf-8", "backslashreplace") + b"\n"
         self.flush()
         self._on_growth()
 
     def flush(self) -> None:
-        """Writes the events that are not in the file yet. After an error, they are kept for the next call."""
+        """Writes the events that are not in the file yet. If this fails, the events are kept for the next call."""
         while self._unwritten:
             try:
                 written = os.write(self._file, self._unwritten)
@@ -51,7 +51,7 @@ class Journal:
             self._unwritten = self._unwritten[written:]
 
     def close(self) -> None:
-        """Syncs and closes the file, so that a power failure cannot undo a run's end that has been reported."""
+        """Syncs and closes the file. A power failure can then not undo the end of a run that was reported."""
         self.flush()
         self._closed = True
         try:
@@ -74,8 +74,8 @@ class JournalReader:
     def read(self) -> list[dict[str, Any]]:
         """Returns new events in order.
 
-        An incomplete line is left for the next read. A line that a power failure has damaged (and possibly filled with
-        zeros) is skipped.
+        An incomplete line is left for the next read. A line that a power failure has damaged or filled with zeros is
+        skipped.
         """
         try:
             with open(self._path, "rb") as file:
@@ -99,10 +99,11 @@ def _events(lines: bytes) -> Iterator[dict[str, Any]]:
 
 
 def after(events: list[dict[str, Any]], seen: list[Any] | None) -> list[dict[str, Any]]:
-    """Returns the events that a client has not seen.
+    """Returns the events that a client has not received yet.
 
     Args:
-        seen: The (epoch, sequence) of the client's last event. If `events` does not contain it, all are returned.
+        seen: The (epoch, sequence) of the last event that the client has received. If `events` does not contain it, all
+            events are returned.
     """
     if not seen:
         return events

@@ -1,9 +1,9 @@
 """The index of a log, which records the log's sizes at points in time, with its writer and its reader.
 
 The index is a file next to the log. Each line has `RECORD` bytes and contains a size of the log in bytes, and the time
-of the change that led to this size, in seconds since the epoch. Ranks write to their logs themselves, so the keeper
-records sizes at intervals instead of lines. The recorded time is the time of the file's last change, and is therefore
-exact for a rank that writes less often than the keeper checks.
+in seconds since 1970 at which the log reached this size. Ranks write to their logs themselves, so the keeper cannot
+record the time of each line, but records sizes at intervals. The recorded time is the modification time of the log. It
+is exact if a rank writes less often than the keeper checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchyard_agent.protocol.log_times import Entry, thin
 SUFFIX = ".times"
 RECORD = 32
 MOST_ENTRIES = 32_768
-"""Maximum number of entries of an index (1 MB). Beyond it, older entries are thinned out."""
+"""Maximum number of entries of an index (1 MB). If there are more, older entries are thinned out."""
 
 
 class LogIndexWriter:
@@ -29,7 +29,7 @@ class LogIndexWriter:
         """The number of entries and the last entry of each log."""
 
     def update(self) -> None:
-        """Records the sizes of logs that have grown. A full disk delays the entries."""
+        """Records the sizes of logs that have grown. If the disk is full, this is delayed."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as found:
             for entry in found:
                 if entry.name.endswith(".log"):
@@ -47,7 +47,7 @@ class LogIndexWriter:
             file = os.open(log + SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if count else os.O_TRUNC), 0o600)
             try:
                 if os.pwrite(file, _record(last), count * RECORD) < RECORD:
-                    return  # The disk is full, and the next entry replaces this entry.
+                    return  # The disk is full. The next entry will overwrite this incomplete one.
             finally:
                 os.close(file)
             count += 1
@@ -57,11 +57,11 @@ class LogIndexWriter:
 def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int) -> list[Entry]:
     """Returns at most `most` entries for the bytes of `log` from `begin` to `end`.
 
-    Bytes that the index does not cover are given the time of the log's last change. These are the newest bytes, and all
-    bytes of a log without an index or with a damaged one.
+    Bytes that the index does not cover get the time of the log's last change. These are the newest bytes or, if the
+    index is missing or damaged, all bytes.
 
     Args:
-        status: The log's status, as from os.stat().
+        status: The result of os.stat() for the log.
     """
     if begin >= end:
         return []
@@ -78,12 +78,15 @@ def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int
 
 
 def _present(last: Entry, status: os.stat_result) -> Entry:
-    """Returns the entry for a log's present state. Times never decrease, although a script may have set any time."""
+    """Returns an entry for a log's current state.
+
+    Times never decrease, although a script may set any modification time.
+    """
     return status.st_size, max(last[1], min(status.st_mtime, time.time()))
 
 
 def _compact(log: str) -> int:
-    """Rewrites a log's index with at most half of its entries, and returns their number."""
+    """Rewrites a log's index with at most half as many entries, and returns their number."""
     with open(log + SUFFIX, "rb") as file:
         entries = thin(_parse(file.read()), MOST_ENTRIES // 2)
     with open(log + SUFFIX + ".new", "wb") as file:
@@ -97,7 +100,7 @@ def _record(entry: Entry) -> bytes:
 
 
 def _parse(data: bytes) -> list[Entry]:
-    """Parses the complete records. Raises ValueError if any record is damaged, for example by a power failure."""
+    """Parses the complete records. Raises ValueError if a record is damaged, for example by a power failure."""
     entries = []
     for begin in range(0, len(data) - RECORD + 1, RECORD):
         size, seconds = data[begin : begin + RECORD].split()

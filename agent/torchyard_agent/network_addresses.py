@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 _DISCARD_PORT = 9
-"""An arbitrary port, since `connect` of a UDP socket sends nothing."""
+"""An arbitrary port. connect() of a UDP socket sends nothing to it."""
 _RTM_GETADDR = 22
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST_DUMP = 0x301
@@ -22,7 +22,10 @@ _NETLINK_TIMEOUT_S = 2.0
 
 
 def address_towards(host: str) -> str:
-    """Returns the local address through which this host reaches `host` (a name or an address). Raises RpcError."""
+    """Returns the local address through which this host reaches `host` (a name or an address).
+
+    Raises RpcError if `host` cannot be resolved or reached.
+    """
     try:
         found = socket.getaddrinfo(host, _DISCARD_PORT, type=socket.SOCK_DGRAM)
     except OSError as error:
@@ -42,7 +45,7 @@ _NO_ROUTE = "Set `data_address` of the hosts in the fleet file to addresses at w
 
 
 def interface_of(address: str) -> str | None:
-    """Returns the network interface that has this address (IPv4 or IPv6, primary or secondary), or None."""
+    """Returns the network interface that has this IPv4 or IPv6 address, primary or secondary, or None."""
     plain = address.split("%", 1)[0]
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
@@ -54,7 +57,7 @@ def interface_of(address: str) -> str | None:
 
 
 def _own_addresses(family: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (interface index, packed address) of all own addresses, by rtnetlink(7) as in `ip address`."""
+    """Yields (interface index, packed address) of all addresses of this host, by rtnetlink(7) as in `ip address`."""
     length = _HEADER.size + _ADDRESS_MESSAGE.size
     request = _HEADER.pack(length, _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + _ADDRESS_MESSAGE.pack(family, 0, 0, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:

@@ -10,7 +10,7 @@ UCRED = struct.Struct("3i")
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """Returns the PID of the peer, which for a server is the process that began to listen; 0 if it is hidden."""
+    """Returns the PID of the peer, or 0 if it is hidden. For a server, this is the process that began to listen."""
     return int(UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))[0])
 
 

@@ -12,7 +12,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 
 class NoPortFree(RpcError):
-    """Raised when too few ports are free, in the range that the firewall permits or on the whole host."""
+    """Raised if too few ports are free, in the range that the firewall permits or on the whole host."""
 
     def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
         if first_last is None:
@@ -26,10 +26,10 @@ class NoPortFree(RpcError):
 
 
 class HeldPorts:
-    """TCP ports that are bound but not listened on, so that the kernel does not assign them to other processes.
+    """TCP ports that are bound but not listened on. The kernel does not assign bound ports to other processes.
 
-    The users of the ports (torch's TCPStore, NCCL, gloo, Torchyard's servers) also bind them, with SO_REUSEADDR, and
-    listen. The ports stay reserved in the meantime, for the next generation of a gang.
+    The processes that use the ports (torch's TCPStore, NCCL, gloo, Torchyard's servers) also bind them, with
+    SO_REUSEADDR, and listen. Meanwhile the ports stay reserved for the next generation of a gang.
     """
 
     def __init__(self, sockets: dict[int, socket.socket]):
@@ -40,24 +40,24 @@ class HeldPorts:
         return list(self._sockets)
 
     def take(self, port: int) -> socket.socket:
-        """Returns the bound socket of a port, for listening on it in this process. The caller must close the socket."""
+        """Returns the bound socket of a port, on which this process may listen. The caller must close the socket."""
         return self._sockets.pop(port)
 
     def release(self) -> None:
-        """Releases all ports. May be called twice."""
+        """Releases all ports. May be called repeatedly."""
         sockets, self._sockets = self._sockets, {}
         for held in sockets.values():
             held.close()
 
 
 def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str = "") -> HeldPorts:
-    """Reserves `count` ports, all or none. Raises NoPortFree.
+    """Reserves `count` ports. Raises NoPortFree if fewer are free, and then reserves none.
 
-    Ports with connections in TIME_WAIT are skipped.
+    Ports that have connections in TIME_WAIT are skipped.
 
     Args:
-        first_last: The range [first, last] from which ports are chosen; None for any port.
-        address: The address at which ports are reserved; "" for all addresses of IPv4 and IPv6, on which TCPStore
+        first_last: The range [first, last] from which ports are chosen, or None for any port.
+        address: The address at which ports are reserved, or "" for all IPv4 and IPv6 addresses, at which TCPStore
             listens.
     """
     held: dict[int, socket.socket] = {}
@@ -75,7 +75,10 @@ def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str
 
 
 def _candidates(count: int, first_last: Sequence[int] | None) -> Iterator[int]:
-    """Yields the ports to try, from a random start in the range, so that concurrent launches rarely collide."""
+    """Yields the ports to try, beginning at a random port in the range.
+
+    Concurrent launches therefore rarely collide.
+    """
     if first_last is None:
         yield from [0] * (count + 16)
         return
@@ -90,7 +93,7 @@ def _bind(port: int, address: str) -> socket.socket | None:
     """Returns a socket that is bound to the port, or None if the port is in use or privileged.
 
     The socket is bound without SO_REUSEADDR, because bind() then fails if any other socket is bound to the port, even
-    without listening. The option is set afterwards, so that the port's later user can bind the port too.
+    if that socket is not listening. The option is set afterwards, so the process that uses the port can also bind it.
     """
     for family, where in _places(address):
         bound = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -1,9 +1,9 @@
-"""The store of working folders that desktops have sent: content-addressed files, and a manifest for each snapshot.
+"""The store of snapshots of working folders: content-addressed files, and a manifest for each snapshot.
 
 A manifest lists {"path", "mode", "size", "sha256"} for files, {"path", "link"} for symbolic links and {"path",
-"folder"} for empty folders; the SHA-256 of its canonical JSON is the root that names the snapshot (see
-`protocol.snapshot_manifest`). Hosts with the same home share the store, so files are written under another name and
-renamed, and thus exist completely or not at all.
+"folder"} for empty folders. The SHA-256 of its canonical JSON is the root that identifies the snapshot (see
+`protocol.snapshot_manifest`). Hosts with the same home folder share the store. Therefore files are written under
+another name and then renamed, so each file is complete or absent.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torchyard_agent.protocol.snapshot_manifest import Entry, root_of
 
 MANIFEST = "manifest.json"
 _SMALL = 1 << 20
-"""Bytes up to which a file is copied in one piece."""
+"""Largest size in bytes of a file that is copied in one piece."""
 
 
 class SnapshotProblem(Exception):
-    """Raised when a snapshot cannot be stored or copied, because data is missing, damaged or invalid."""
+    """Raised if a snapshot cannot be stored or copied, because data is missing, damaged or invalid."""
 
 
 class Incomplete(SnapshotProblem):
-    """Raised when files of the snapshot are missing in the store and must be uploaded."""
+    """Raised if files of the snapshot are missing in the store and must be uploaded."""
 
 
 def hash_file(path: str) -> str:
@@ -43,14 +43,15 @@ def hash_file(path: str) -> str:
 def has(agent_dir: str, root: str) -> bool:
     """Returns whether the store has the snapshot's manifest, and marks the snapshot as used, which delays its removal.
 
-    The manifest is written last.
+    If the manifest exists, all files of the snapshot exist, because the manifest is written last.
     """
     path = os.path.join(paths.snapshot_dir(agent_dir, _checked(root)), MANIFEST)
     try:
         os.utime(path)
         return True
     except FileNotFoundError:
-        # Over NFS another host's new folder may be hidden for a while; listing its parent refreshes the cache.
+        # Over NFS, a folder that another host has just created may be invisible for a while. Listing its parent
+        # refreshes the cache.
         with suppress(OSError):
             os.listdir(os.path.dirname(os.path.dirname(path)))
         return os.path.isfile(path)
@@ -66,13 +67,16 @@ def read_manifest(agent_dir: str, root: str) -> list[Entry] | None:
 
 
 def missing(agent_dir: str, manifest: list[Entry]) -> list[str]:
-    """Returns the hashes of the files that the store lacks, each once. A file of the wrong size is missing too."""
+    """Returns the hashes of the files that are missing in the store, without duplicates.
+
+    Files of the wrong size are missing.
+    """
     wanted = {entry["sha256"]: entry["size"] for entry in manifest if "sha256" in entry}
     return sorted(sha256 for sha256, size in wanted.items() if _size(blob(agent_dir, sha256)) != size)
 
 
 class Incoming:
-    """The uploads of one sender, whose name distinguishes its partial files from those of other senders."""
+    """The uploads of one desktop. `name` distinguishes its partial files from those of other desktops."""
 
     def __init__(self, agent_dir: str, sender: str):
         self._agent_dir = agent_dir
@@ -82,10 +86,10 @@ class Incoming:
         self._is_over = False
 
     def put(self, sha256: str, data: bytes, *, last: bool) -> None:
-        """Writes a part of a file. The file is removed on failure. Has no effect after `discard`.
+        """Writes a part of a file. If this fails, the file is removed. Has no effect after `discard`.
 
         Raises:
-            SnapshotProblem: The complete file does not match its hash.
+            SnapshotProblem: The complete file does not have the expected hash.
             OSError: The part cannot be written.
         """
         with self._lock:
@@ -108,7 +112,7 @@ class Incoming:
                 if digest.hexdigest() != sha256:
                     raise SnapshotProblem("a file was damaged in transit, or changed while it was sent")
                 os.rename(scratch, target)
-        except BaseException:  # The file is removed after an interrupt too.
+        except BaseException:  # The file is also removed after KeyboardInterrupt or SystemExit.
             self._open.pop(sha256, None)
             file.close()
             with suppress(FileNotFoundError):
@@ -116,7 +120,7 @@ class Incoming:
             raise
 
     def discard(self) -> None:
-        """Discards incomplete files. Further pieces are ignored."""
+        """Removes incomplete files. Parts that are received later are ignored."""
         with self._lock:
             self._is_over = True
             while self._open:
@@ -127,7 +131,7 @@ class Incoming:
 
 
 def seal(agent_dir: str, manifest: list[Entry]) -> str:
-    """Records the snapshot, once all of its files are in the store, and returns its root. Raises Incomplete."""
+    """Writes the manifest of a snapshot, and returns its root. Raises Incomplete if files are missing in the store."""
     root = root_of(manifest)
     if has(agent_dir, root):
         return root
@@ -143,10 +147,13 @@ def seal(agent_dir: str, manifest: list[Entry]) -> str:
 
 
 def materialize(agent_dir: str, root: str, target: str) -> None:
-    """Writes the snapshot's files below `target`, as a separate copy that a run may change. Raises SnapshotProblem."""
+    """Copies the snapshot's files to `target`, where a run may change them.
+
+    Raises SnapshotProblem if a file is missing or damaged.
+    """
     manifest = read_manifest(agent_dir, root)
     if manifest is None:
-        _forget(agent_dir, root)  # A manifest that was damaged, for example by a power failure, is removed.
+        _forget(agent_dir, root)  # A manifest that is damaged, for example by a power failure, is removed.
         raise SnapshotProblem(f"the snapshot {root[:12]} is not on this host")
     os.makedirs(target, 0o700, exist_ok=True)
     made: set[str] = {target}
@@ -183,7 +190,7 @@ def _size(path: str) -> int:
 
 
 def _copy(agent_dir: str, root: str, entry: Entry, target: str) -> None:
-    """Copies a file with few system calls, because a run may wait for ten thousand files."""
+    """Copies a file with few system calls, because a run may have to wait for ten thousand files."""
     kept = blob(agent_dir, entry["sha256"])
     mode = (entry["mode"] & 0o777) | 0o600
     try:
@@ -194,18 +201,18 @@ def _copy(agent_dir: str, root: str, entry: Entry, target: str) -> None:
         copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             size = _pour(source, copy)
-            os.fchmod(copy, mode)  # The mode is set explicitly to be independent of the umask.
+            os.fchmod(copy, mode)  # The mode is set explicitly, because it must not depend on the umask.
         finally:
             os.close(copy)
     finally:
         os.close(source)
-    if size != entry["size"]:  # The file is damaged, for example truncated by a power failure.
+    if size != entry["size"]:  # The stored file is damaged, for example truncated by a power failure.
         os.unlink(kept)
         raise _damaged(agent_dir, root, entry)
 
 
 def _pour(source: int, copy: int) -> int:
-    """Copies an open file into another, and returns the number of bytes."""
+    """Copies the content of one open file to another, and returns the number of bytes."""
     done = 0
     data = os.read(source, _SMALL)
     while data:
@@ -218,21 +225,22 @@ def _pour(source: int, copy: int) -> int:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            moved = 0  # The file system does not support copy_file_range(), so the rest is copied by read and write.
+            # The file system does not support copy_file_range(), so the rest is copied by read() and write().
+            moved = 0
         done += moved
         data = os.read(source, _SMALL)
     return done
 
 
 def _write(file: int, data: bytes) -> None:
-    """Writes all data. Several calls may be necessary, because each may write only a part on a nearly full disk."""
+    """Writes all data. Several calls may be needed, because on a nearly full disk a call may write only a part."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]
 
 
 def _damaged(agent_dir: str, root: str, entry: Entry) -> SnapshotProblem:
-    """Marks the snapshot as incomplete, so that missing files are uploaded again."""
+    """Marks the snapshot as incomplete. Its missing files are then uploaded again."""
     _forget(agent_dir, root)
     return SnapshotProblem(f"{entry['path']} was lost from this host's store")
 

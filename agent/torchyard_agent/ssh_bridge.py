@@ -1,4 +1,7 @@
-"""The host's end of the SSH channel, which relays bytes to the daemon and starts it if none is running."""
+"""The bridge at the host's end of the SSH channel.
+
+It relays bytes to the daemon, which it starts if none is running.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from torchyard_agent.protocol import paths
 CHUNK = 1 << 18
 """Maximum number of bytes of one read."""
 START_DEADLINE_S = 10.0
-"""Time limit in seconds for a daemon to start, or for another one to retire."""
+"""Time limit in seconds for a daemon to start, or for another daemon to end."""
 POLL_S = 0.02
 
 Settle = Callable[[], None]
-"""Unpacks the archive of an agent that has been running from memory."""
+"""A function that unpacks the archive if the agent runs from memory."""
 
 
 def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None], settle: Settle, by: str = "") -> int:
@@ -33,20 +36,21 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
     Args:
         answer: Sends a line to the desktop before the relay begins.
         settle: Unpacks the archive if the agent runs from memory.
-        by: The user of the desktop.
+        by: The name of the desktop's user.
     """
     address = paths.daemon_socket(agent_dir, os.getuid())
     start_error = _StartError()
     try:
         daemon = _connect_to_daemon(address, agent_dir, sha256, settle, by, start_error)
         with contextlib.suppress(OSError):
-            # Garbage collection reads from the modification time when the archive was last used.
+            # The modification time tells garbage collection when the archive was last used.
             os.utime(paths.archive_dir(agent_dir, sha256))
     except OSError as error:
         answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1
     answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
-    with contextlib.suppress(ConnectionError):  # A daemon resets the connections in its queue when it ends.
+    # When a daemon ends, it resets the connections that it has not accepted.
+    with contextlib.suppress(ConnectionError):
         relay(daemon)
     if failure := start_error.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
@@ -56,14 +60,17 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
 
 
 class _StartError:
-    """The error of a daemon that failed to start, sent through a pipe, since its log may be on a full disk."""
+    """The error of a daemon that failed to start.
+
+    It is sent through a pipe, because the daemon's log may be on a full disk.
+    """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
 
     def report(self, error: BaseException) -> None:
-        """Reports an error from the daemon's process."""
+        """Sends an error to the bridge. Called in the daemon's process."""
         text = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
         where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
         with contextlib.suppress(OSError):
@@ -80,18 +87,18 @@ class _StartError:
 def _connect_to_daemon(
     address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """Returns a connection to the daemon of this user and agent folder. Raises OSError."""
+    """Returns a connection to the daemon for this user and agent folder. Raises OSError if it cannot be started."""
     newer = installed_version.newer_than(agent_dir, os.uname().nodename, __version__)
     if newer is not None:
         settle()
         with contextlib.suppress(ConnectionError):
-            # If the newer daemon does not start, this archive's daemon is used instead.
+            # If the newer daemon does not start, this archive's daemon is used.
             return _connect_to_archive(address, agent_dir, newer, start_error)
     return _retry(lambda: _connect_or_start(address, agent_dir, sha256, settle, by, start_error))
 
 
 def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
-    """Repeats `connect` while a daemon is starting or ending. Raises ConnectionError."""
+    """Repeats `connect` while a daemon is starting or ending. Raises ConnectionError after START_DEADLINE_S."""
     deadline = time.monotonic() + START_DEADLINE_S
     while True:
         try:
@@ -103,7 +110,10 @@ def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
 
 
 def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: _StartError) -> socket.socket:
-    """Returns a connection to the running daemon, or starts the daemon of the archive `sha256`. Raises OSError."""
+    """Returns a connection to the running daemon. If there is none, starts the daemon of the archive `sha256`.
+
+    Raises OSError if the daemon cannot be started.
+    """
     with contextlib.suppress(ConnectionError):
         return _connect(address)
     _start_archive(agent_dir, sha256, start_error)
@@ -113,14 +123,14 @@ def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: 
 def _connect_or_start(
     address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """Returns a connection to the running daemon, or starts this archive's daemon. Raises OSError.
+    """Returns a connection to the running daemon. If there is none, starts this archive's daemon.
 
-    The name is bound before the fork: clients need not wait for the daemon's start, and two concurrent bridges start
-    only one daemon.
+    Raises OSError if the daemon cannot be started. The daemon's socket is bound before the fork. Therefore clients need
+    not wait until the daemon has started, and two concurrent bridges start only one daemon.
     """
     listener = _bind(address)
     if listener is None:
-        settle()  # A daemon of another archive does not unpack this archive.
+        settle()  # The running daemon may be of another archive, in which case it would not unpack this one.
     else:
         with listener:
             _fork_daemon(listener, agent_dir, sha256, settle, by, start_error)
@@ -128,7 +138,7 @@ def _connect_or_start(
 
 
 def _bind(address: str) -> socket.socket | None:
-    """Returns a socket that listens at the name, or None if another process has bound the name."""
+    """Returns a socket that listens at the abstract address, or None if another process has bound the address."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(address)
@@ -142,17 +152,17 @@ def _bind(address: str) -> socket.socket | None:
 
 
 def _connect(address: str) -> socket.socket:
-    """Connects to the name.
+    """Connects to the abstract address.
 
     Raises:
-        ConnectionError: No process listens at the name.
-        PermissionError: A process of another user listens at the name.
-        TimeoutError: The process that listens accepts no connection within START_DEADLINE_S.
+        ConnectionError: No process listens at the address.
+        PermissionError: A process of another user listens at the address.
+        TimeoutError: The listening process accepts no connection within START_DEADLINE_S.
     """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The timeout is set in the kernel: with Python's timeout, the socket would be non-blocking, and a full queue
-        # would be an immediate error.
+        # The timeout is set in the kernel, because with Python's timeout the socket would be non-blocking, and a full
+        # queue of connections would be an immediate error.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *_seconds(START_DEADLINE_S)))
         try:
             client.connect(address)
@@ -173,7 +183,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _seconds(duration: float) -> tuple[int, int]:
-    """Returns the seconds and microseconds of a duration, for a `struct timeval`."""
+    """Returns the seconds and microseconds of a duration, for `struct timeval`."""
     return int(duration), int(duration % 1 * 1e6)
 
 
@@ -193,14 +203,14 @@ def _fork_daemon(
 
 
 def _start_archive(agent_dir: str, sha256: str, start_error: _StartError) -> None:
-    """Starts the daemon of another archive, as systemd would. That daemon binds its name itself."""
+    """Starts the daemon of another archive, as systemd would. That daemon binds its socket itself."""
     main = os.path.join(paths.archive_dir(agent_dir, sha256), "torchyard_agent", "__main__.py")
     command = [sys.executable, "-I", "-S", main, "daemon", agent_dir, sha256]
     _detach(paths.host_dir(agent_dir, os.uname().nodename), lambda: os.execv(command[0], command), start_error)
 
 
 def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> None:
-    """Runs `work` in a forked process that is a child of init, with its output in the host's daemon.log."""
+    """Runs `work` in a forked process that is a child of init. Its output goes to the host's daemon.log."""
     os.makedirs(folder, 0o700, exist_ok=True)
     child = os.fork()
     if child:
@@ -221,7 +231,7 @@ def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> N
         os.close(log)
         status = work()
     except BaseException as error:
-        # Any error of the forked process is reported to the parent and logged.
+        # Any error of the forked process is reported to its parent and logged.
         start_error.report(error)
         import traceback
 
@@ -231,14 +241,14 @@ def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> N
 
 
 def run_daemon(agent_dir: str, sha256: str) -> int:
-    """Runs the daemon in this process, as systemd does. Returns immediately if one is already running.
+    """Runs the daemon in this process, as systemd does. Returns immediately if a daemon is already running.
 
-    Raises PermissionError if another user holds its name.
+    Raises PermissionError if another user has bound the daemon's address.
     """
     address = paths.daemon_socket(agent_dir, os.getuid())
     listener = _bind(address)
     if listener is None:
-        with contextlib.suppress(ConnectionError):  # The daemon is ending, or has not started yet.
+        with contextlib.suppress(ConnectionError):  # The other daemon is ending, or has not started yet.
             _connect(address).close()
         return 0
     with listener:

@@ -1,8 +1,8 @@
-"""Binding of torch's store to MASTER_ADDR only; by default torch listens on every interface, without authentication.
+"""Binds torch's store to MASTER_ADDR. By default, torch listens on every interface without authentication.
 
-torch 2.5 and later call `install` during their import, since the archive names it as an entry point of the group
-`torch.backends` (https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html). If the address is a name,
-or not an address of this host (NAT), torch listens as usual.
+torch 2.5 and later call `install` when torch is imported, because the archive declares it as an entry point of the
+group `torch.backends` (https://docs.pytorch.org/tutorials/unstable/python_extension_autoload.html). If MASTER_ADDR is a
+name, or not an address of this host (NAT), torch listens as usual.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _BACKLOG = 2048
 
 
 def install() -> None:
-    """Wraps the function with which torch creates its stores. Must not raise, since `import torch` would fail."""
+    """Wraps the function with which torch creates its stores.
+
+    Must not raise, because `import torch` would then fail.
+    """
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     if rendezvous is None or "TORCHYARD_REPLICA" not in os.environ:
         return
@@ -31,8 +34,8 @@ def install() -> None:
         if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             listener = listener_at(hostname, port)
         if listener is None:
-            # This is not rank 0, or the address cannot be bound: when rank 0 creates further groups, it is in use, and
-            # torch connects to the existing store.
+            # Either this is not rank 0, or the address cannot be bound. When rank 0 creates further groups, the address
+            # is already in use, and torch connects to the existing store.
             return usual(hostname, port, rank, world_size, timeout, use_libuv)
         return rendezvous.TCPStore(
             host_name=hostname,

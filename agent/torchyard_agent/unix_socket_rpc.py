@@ -1,4 +1,4 @@
-"""JSON-RPC over abstract Unix sockets: the server and the client that the daemon and the keepers use."""
+"""JSON-RPC over abstract Unix sockets, with the server and the client that daemons and keepers use."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ Method = Callable[["Connection", dict[str, Any]], Awaitable[Any]]
 NotificationListener = Callable[[str, dict[str, Any]], None]
 
 WRITE_LIMIT = 4 * jsonrpc.MAX_LINE
-"""Number of bytes not read by a client above which it is disconnected."""
+"""Number of unread bytes above which a client is disconnected."""
 PAUSE_BACKLOG = 1024 * 1024
-"""Number of bytes not read by a client above which no further requests are read from it."""
+"""Number of unread bytes above which no further requests of a client are read."""
 MAX_UNANSWERED = 1000
-"""Number of unanswered requests of a client above which no further requests are read from it."""
+"""Number of unanswered requests above which no further requests of a client are read."""
 READ_TIMEOUT_S = 10.0
-"""A client above PAUSE_BACKLOG is disconnected if it has not read a byte for this number of seconds."""
+"""Time in seconds within which a client that has more than PAUSE_BACKLOG unread bytes must read some, or be
+disconnected.
+"""
 POLL_S = 0.05
 
 log = logging.getLogger(__name__)
 
 
 class Connection:
-    """One end of a JSON-RPC connection, which answers requests with `methods` and sends its own requests."""
+    """One end of a JSON-RPC connection. It answers requests with `methods`, and can send requests of its own."""
 
     def __init__(
         self,
@@ -53,7 +55,10 @@ class Connection:
         self.closed = False
 
     async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:
-        """Calls a method of the peer and returns its answer. Raises RpcError, even if the connection ends first."""
+        """Calls a method of the peer and returns its answer.
+
+        Raises RpcError if the call fails or the connection ends.
+        """
         if self.closed:
             raise RpcError("the connection is closed", "disconnected")
         self._next_id += 1
@@ -69,13 +74,13 @@ class Connection:
             self._waiting.pop(request_id, None)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Sends a notification without blocking. A peer with more than WRITE_LIMIT unread bytes is disconnected."""
+        """Sends a notification without blocking. A peer that has more than WRITE_LIMIT unread bytes is disconnected."""
         if not self.closed:
             self._send(jsonrpc.notification(method, params))
 
     @property
     def backlog(self) -> int:
-        """The number of bytes that wait in this process because the peer does not read them fast enough."""
+        """The number of bytes that are queued in this process because the peer does not read fast enough."""
         return int(self._writer.transport.get_write_buffer_size())
 
     def _send(self, line: bytes) -> None:
@@ -87,12 +92,12 @@ class Connection:
             self._writer.transport.abort()
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """Keeps a reference to a task until its end, since the event loop keeps only a weak one. close() cancels it."""
+        """Keeps a reference to a task until it ends or close() cancels it. The event loop has only a weak reference."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def serve(self) -> None:
-        """Reads messages until the peer disconnects or sends a malformed message, and closes the connection."""
+        """Reads messages until the peer disconnects or sends an invalid message, and then closes the connection."""
         try:
             while True:
                 line = await self._reader.readline()
@@ -103,14 +108,14 @@ class Connection:
                     await self._wait_for_reader()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
-        except ValueError as error:  # The message is malformed, or the line is too long.
+        except ValueError as error:  # The message is invalid, or the line is too long.
             log.warning("closing a connection: %s", error)
             self._send(jsonrpc.error_response(None, RpcError(str(error), "malformed", number=jsonrpc.PARSE_ERROR)))
         finally:
             self.close()
 
     async def _wait_for_reader(self) -> None:
-        """Waits until the peer has read enough. Raises ConnectionError if it reads nothing for READ_TIMEOUT_S."""
+        """Waits until the peer has read enough bytes. Raises ConnectionError if it reads nothing for READ_TIMEOUT_S."""
         loop = asyncio.get_running_loop()
         before, since = self.backlog, loop.time()
         while len(self._tasks) > MAX_UNANSWERED or self.backlog > PAUSE_BACKLOG:
@@ -168,14 +173,14 @@ class Connection:
             log.warning("%s failed: %s", name, error)
             self._send(jsonrpc.error_response(id, RpcError(f"{name}: {error}", "os_error")))
         except Exception as error:
-            # Any other error of a request is logged and returned to the caller.
+            # Any other error in a request is logged and returned to the client.
             log.exception("%s failed", name)
             broken = RpcError(f"{name}: {error!r}", "internal", number=jsonrpc.INTERNAL_ERROR)
             self._send(jsonrpc.error_response(id, broken))
 
 
 def bind(address: str) -> socket.socket:
-    """Returns a listening abstract Unix socket. Raises OSError (EADDRINUSE) if the name is in use."""
+    """Returns a listening abstract Unix socket. Raises OSError (EADDRINUSE) if the address is in use."""
     with contextlib.ExitStack() as opened:
         listener = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
         listener.bind(address)
@@ -188,7 +193,7 @@ def bind(address: str) -> socket.socket:
 async def serve(
     listener: socket.socket, methods: dict[str, Method], connections: set[Connection]
 ) -> asyncio.AbstractServer:
-    """Serves `methods` to processes of this user. `connections` contains the open connections."""
+    """Serves `methods` to processes of this user. `connections` is updated with the open connections."""
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if peer_uid(writer.get_extra_info("socket")) != os.getuid():
@@ -205,7 +210,7 @@ async def serve(
 async def adopt(
     client: socket.socket, pending: bytes, methods: dict[str, Method], connections: set[Connection]
 ) -> None:
-    """Serves a connection that another function has accepted. `pending` contains received but unanswered bytes."""
+    """Serves a connection that was accepted elsewhere. `pending` contains bytes that were received but not handled."""
     loop = asyncio.get_running_loop()
     client.setblocking(False)
     reader = asyncio.StreamReader(limit=jsonrpc.MAX_LINE)
@@ -220,7 +225,7 @@ async def adopt(
 
 
 async def connect(address: str, on_notification: NotificationListener | None = None) -> Connection:
-    """Connects to the server at `address`, and reads messages in a task of the loop.
+    """Connects to the server at `address`, and starts a task that reads messages.
 
     Raises:
         ConnectionRefusedError: No process listens at the address.
@@ -231,7 +236,7 @@ async def connect(address: str, on_notification: NotificationListener | None = N
     uid = peer_uid(writer.get_extra_info("socket"))
     if uid != os.getuid():
         writer.close()
-        if uid == -1:  # Not connected: asyncio overlooks EAGAIN from a Unix socket.
+        if uid == -1:  # The socket is not connected. asyncio does not report EAGAIN from a Unix socket.
             raise BlockingIOError(errno.EAGAIN, f"the process at @{address[1:]} accepts no connections")
         raise PermissionError(f"@{address[1:]} is served by another user")
     connection = Connection(reader, writer, {}, on_notification)

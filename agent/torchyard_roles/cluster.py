@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 REPORT_WAIT_S = 0.2
-"""Longest wait in seconds of the first and the last report for a busy keeper; other reports never wait."""
+"""Longest time in seconds for which the first and the last report wait for a busy keeper. Other reports do not wait."""
 
 
 class Cluster:
-    """The run, from the point of view of one of its processes. join() creates the instance."""
+    """The run as seen by one of its processes. join() creates the instance."""
 
     def __init__(self, environment: Environment, strategy: Strategy, device: torch.device) -> None:
         self._environment = environment
@@ -98,7 +98,7 @@ class Cluster:
     def world_size(self) -> int:
         """The number of training processes when this one started, also in an evaluator.
 
-        Lost workers and workers that are added later do not change it before the next restart of all workers.
+        The number changes only when all workers restart, not when a worker is lost or added.
         """
         return self._environment.world_size
 
@@ -125,7 +125,7 @@ class Cluster:
         All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. (Under
         the strategy `none` each trainer starts from its own.) Several models or optimizers are given as lists
         (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in further calls before the first step, in
-        the same order on all trainers. Without an optimizer, for a script that updates its parameters by hand, only the
+        the same order on all trainers. If the script updates its parameters by hand and gives no optimizer, only the
         model is returned.
 
         Raises:
@@ -229,8 +229,8 @@ class Cluster:
         """Saves and restores further objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
 
         This method must be called after distribute() and before the training loop, with the same names on all trainers.
-        In a resumed run, the call restores the objects. A script started by hand saves checkpoints after the first call
-        if TORCHYARD_CHECKPOINTS names a folder.
+        In a resumed run, the call restores the objects. A script that is started by hand saves checkpoints only if it
+        calls this method and TORCHYARD_CHECKPOINTS is a folder.
 
         Args:
             now: Whether to save at the next step boundary that all trainers can reach together.
@@ -260,11 +260,11 @@ class Cluster:
             self._saver.ask()
 
     def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
-        """Loads each new checkpoint into `model` and yields its step, until training ends. For evaluators.
+        """Loads each new checkpoint into `model` and yields its step, until training ends. Evaluators call this method.
 
-        The iterator is empty in the other roles, so a script may contain this loop before its training loop. It is also
-        empty if there is no folder for checkpoints. Metrics that are reported inside the loop have the step of the
-        checkpoint.
+        In other roles the iterator is empty, so a script may contain such a loop before its training loop. The iterator
+        is also empty if there is no folder for checkpoints. Metrics that are reported inside the loop have the step of
+        the checkpoint.
         """
         if self.role != "evaluator" or not self._environment.checkpoints:
             return
@@ -295,9 +295,9 @@ class Cluster:
             batch_size, shuffle, options: As in DataLoader. The batch size is per worker.
             seed: The seed of the order, which changes with every epoch. The default is 0 with several workers, and
                 torch's default generator in a single process.
-            evaluation: Whether each sample is given to exactly one worker, in the dataset's order, so that `mean()` of
-                sums and of counts gives the exact metric. Shares may differ by one sample or be empty. Evaluations are
-                counted neither as steps nor as epochs.
+            evaluation: Whether each sample is given to exactly one worker, in the dataset's order. An exact metric can
+                then be computed with `mean()` of the workers' sums and of their counts. The workers' numbers of samples
+                may differ by one or be 0. An evaluation counts neither as steps nor as an epoch.
 
         Raises:
             UsageProblem: The data cannot be divided among workers, for example because the dataset has a custom
@@ -331,7 +331,8 @@ class Cluster:
     def accumulate(self) -> AbstractContextManager[None]:
         """Returns a context in which backward passes accumulate gradients without exchanging them.
 
-        The sum is exchanged in the next backward pass outside the context, or in the optimizer's step().
+        The accumulated gradients are exchanged in the next backward pass outside the context, or in the optimizer's
+        step().
         """
         return self._strategy.accumulating()
 
@@ -365,7 +366,7 @@ class Cluster:
         Args:
             max_norm: The largest norm.
             value: The largest magnitude of an element.
-            optimizer: Of several optimizers, the one that steps next. The default is all optimizers.
+            optimizer: The optimizer that steps next, if there are several. The default is all optimizers.
 
         Returns:
             The norm before clipping if `max_norm` is given, or None if `value` is given.
@@ -394,21 +395,21 @@ class Cluster:
         """Returns the mean over all trainers of a number, a tensor, or a dict or list of them.
 
         Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
-        All trainers must call this method and the four methods below in the same order; an evaluator exchanges only
-        with itself. In asynchronous strategies a restarted group joins the call in which the other groups wait, or gets
-        the result of an earlier call again. A group that has ended is left out if the run is stopped or a group was
-        restarted; otherwise its end is an error.
+        All trainers must call mean(), gather(), any(), barrier() and broadcast() in the same order. An evaluator gets
+        the result for its own value alone. In asynchronous strategies a restarted group joins the call in which the
+        other groups wait, or gets the result of an earlier call again. A group that has ended is left out if the run is
+        stopped or a group was restarted; otherwise PeerLost is raised.
 
         Raises:
-            PeerLost: A trainer ended without the call.
-            StoreTimeout: A trainer did not make the call within half an hour.
+            PeerLost: A trainer ended before it made the same call.
+            StoreTimeout: A trainer did not make the same call within half an hour.
         """
         return self._all_trainers.mean(x)
 
     def gather(self, x: Any) -> list[Any]:
         """Returns the `x` of each trainer in rank order: a number, text, a tensor, or a dict or list of them.
 
-        Tensors may differ in shape. A tensor from a GPU is copied to this process's device.
+        The trainers' tensors may differ in shape. Another trainer's GPU tensor is returned on this process's device.
         """
         return self._all_trainers.gather(x)
 
@@ -421,14 +422,18 @@ class Cluster:
         self._all_trainers.barrier()
 
     def broadcast(self, x: Any) -> Any:
-        """Returns the chief's `x` on all trainers, whose own `x` is ignored. `x` may be any value for gather()."""
+        """Returns the chief's `x` on all trainers, whose own `x` is ignored.
+
+        `x` may be any value that gather() accepts.
+        """
         return self._all_trainers.broadcast(x)
 
     def report(self, **metrics: Any) -> None:
         """Reports metrics to the desktop, such as `loss=loss`. Values are numbers, or tensors with one element.
 
-        This method may be called in every step: at most 5 reports per second are sent, except for new names, and
-        tensors are read only for reports that are sent. Steps and throughput are measured automatically.
+        This method may be called in every step: at most 5 reports per second are sent, and tensors are read only for
+        reports that are sent. A metric with a new name is sent immediately. Steps and throughput are measured
+        automatically.
         """
         self._progress.note(metrics)
         self._send_if_due(at_step=False)
@@ -461,7 +466,10 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Calls leave(). After an exception other than SystemExit, disconnects immediately and propagates it."""
+        """Calls leave().
+
+        After an exception other than SystemExit, disconnects immediately and does not suppress the exception.
+        """
         if kind is None or issubclass(kind, SystemExit):
             self.leave()
         else:
@@ -484,7 +492,7 @@ class Cluster:
 
     def _end_collectives(self, *, stopped: bool = False) -> None:
         """Declares that this process makes no further collective calls, so that no other process waits for it."""
-        with suppress(RolesError):  # If the store is lost, no process can be informed.
+        with suppress(RolesError):  # If the store is lost, the other processes cannot be informed.
             self._all_trainers.leave(stopped=stopped)
 
     def _disconnect(self) -> None:
@@ -497,13 +505,13 @@ class Cluster:
         self._checkpoint_group.close()
 
     def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
-        """Saves or stops between two steps, if all trainers save or stop here. This is StepTracker's `at_boundary`.
+        """Between two steps, saves a checkpoint or stops training if this is due at this step on all trainers.
 
         Returns:
-            True, or False after leave().
+            False if leave() has been called, otherwise True.
 
         Raises:
-            SystemExit: The run stops here, with exit code 0.
+            SystemExit: Training stops at this step.
         """
         if self._has_left:
             return False
@@ -515,7 +523,8 @@ class Cluster:
         if self._saver is not None:
             self._saver.at_boundary(step)
         members = self._strategy.members
-        # A worker that has returned begins at the boundary where it joined; the others have already passed it.
+        # For a worker that has just returned, training begins at this boundary. The other workers have already passed
+        # it.
         has_joined_here = self._has_returned and step == self._resumed_at
         if begins and members is not None and members.is_return_due and not has_joined_here:
             from torchyard_roles.checkpoints import peer_state
@@ -530,7 +539,10 @@ class Cluster:
         return f"epochs/{self._environment.gang}/{self._environment.generation}"
 
     def _publish_epochs(self) -> None:
-        """Publishes the number of begun epochs, so that workers which return know the finished ones."""
+        """Publishes the number of epochs that have begun.
+
+        Returning workers derive from it which epochs are finished.
+        """
         store = self._checkpoint_group.meet()
         begun = [loader.epochs_begun for loader in self._saver.loaders] if self._saver is not None else []
         if self.is_chief and store is not None and begun != self._epochs_published:
@@ -538,9 +550,9 @@ class Cluster:
             store.set(self._epochs_key, json.dumps(begun).encode())
 
     def _before_epoch(self, loader: ShareLoader) -> None:
-        """Skips a finished epoch, or joins the others in this epoch, in a process that has returned after its loss.
+        """In a worker that returns after its loss, skips an epoch that is finished, or joins the other workers in it.
 
-        The others train while this process repeats the code at the end of finished epochs.
+        The other workers train while this worker repeats the script's code at the end of finished epochs.
         """
         store = self._checkpoint_group.meet()
         if not self._is_joining or self._saver is None or store is None:
@@ -555,13 +567,13 @@ class Cluster:
 
     @property
     def _is_joining(self) -> bool:
-        """Whether this process has returned after its loss, and has not joined the others yet."""
+        """Whether this is a worker that returns after its loss and has not joined the other workers yet."""
         return self._strategy.members is not None and self._strategy.members.is_joining
 
     def _join_peers(self) -> None:
-        """Waits for the others and takes the state of one of them, in a process that has returned after its loss.
+        """In a worker that returns after its loss, waits for the other workers and loads the state of one of them.
 
-        This is done when the script first needs the position in its data, or begins a step.
+        Called when the script first requests a batch or begins a step.
         """
         members = self._strategy.members
         if members is None or not members.is_joining or self._first is None:
@@ -604,7 +616,7 @@ class Cluster:
         try:
             self._strategy.flush(step)
         except RolesError as error:
-            print(f"torchyard: {error}", flush=True)  # The remaining state is still saved.
+            print(f"torchyard: {error}", flush=True)  # A checkpoint is saved in spite of the error.
         if self._saver is not None and self._saver.automatic:
             saved = self._saver.save(step, last=True)
             outcome = "a checkpoint is saved" if saved else "it could not be saved"
@@ -628,7 +640,7 @@ class Cluster:
         self._send_if_due(at_step=True)
 
     def _finish_resume(self) -> None:
-        """Restores the remaining state when the resumed run has reached the point where it was saved."""
+        """Restores the remaining state of the checkpoint once the resumed run has reached the checkpoint's position."""
         self._catches_up = False
         if self._resumed is not None and self._first is not None and self._saver is not None:
             self._resumed.finish(self._first, self._saver.stateful, self._device)
@@ -647,7 +659,7 @@ class Cluster:
         self._saver = CheckpointSaver(root, self._environment, self._strategy, self._device, store, size)
 
     def _restore(self, model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
-        """Loads the newest checkpoint, if any, into the model. Returns the fingerprint of model and optimizer."""
+        """Loads the newest checkpoint, if there is one, and returns the fingerprint of `model` and `optimizer`."""
         from torchyard_roles.checkpoints import restore
         from torchyard_roles.checkpoints.fingerprint import fingerprint
 
@@ -681,7 +693,7 @@ class Cluster:
     def _abandon(self) -> None:
         """Disconnects after an exception, without waiting.
 
-        An orderly leave() could block on a GPU that waits for peers. The peers detect the closed connections.
+        leave() could block here, because the GPU may be waiting for peers. The peers detect the closed connections.
         """
         if not self._is_disconnected and os.getpid() == self._process:
             self._has_left = self._is_disconnected = True
@@ -695,7 +707,7 @@ class Cluster:
         try:
             self.leave()
         except RolesError as error:
-            # An exception in an exit handler would leave the exit code at 0.
+            # An exception in an exit handler would not change the exit code, which would remain 0.
             print(f"torchyard: {error}", file=sys.stderr)
             self._abandon()
             sys.stdout.flush()

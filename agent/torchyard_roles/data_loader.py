@@ -1,13 +1,14 @@
 """Data loaders for one worker's share of a dataset, with positions that are saved and restored.
 
-With shuffle=True training shares are reshuffled in every epoch; with several workers the order depends only on the seed
-and the epoch. N workers with batches of B together see the same samples in each step as one process that takes batches
-of N·B in the same order.
+With shuffle=True the samples of training loaders are reshuffled in every epoch. If there are several workers, the order
+depends only on the seed and the epoch. N workers with batches of B together see the same samples in each step as one
+process that takes batches of N·B in the same order.
 
-Evaluation shares assign each sample to exactly one worker, so sums over all workers are exact; the sizes of shares may
-differ by one.
+Evaluation loaders give each sample to exactly one worker, so sums over all workers are exact. The workers' numbers of
+samples may differ by one.
 
-In a resumed run finished epochs yield nothing, and the interrupted epoch continues at its next batch in the same order.
+In a resumed run, the loader yields no batches in finished epochs, and continues the interrupted epoch with its next
+batch in the same order.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from torchyard_roles.errors import UsageProblem
 from torchyard_roles.training_metrics import Progress
 
 OTHER_ORDER = 1_000_003
-"""Added to the seed of a repeated share; greater than any number of epochs, which the sampler adds to the seed."""
+"""Added to the shuffling seed of a worker whose share another worker also has. It exceeds any number of epochs."""
 
 
 class DataShare(NamedTuple):
-    """Share number `part` of `parts` equal shares of the data."""
+    """Share number `part` of the data, which is divided into `parts` equal shares."""
 
     part: int = 0
     parts: int = 1
     repetition: int = 0
-    """Greater than 0 if another worker has the same part. Its samples are then drawn in another random order, and none
-    of them is evaluated.
+    """Greater than 0 if another worker has the same part. The samples of this share are then drawn in a different
+    random order, and are not evaluated.
     """
 
 
@@ -53,14 +54,15 @@ class EpochSampler(DistributedSampler):  # type: ignore[misc]  # mypy does not a
     """A DistributedSampler that increments its epoch automatically. set_epoch() still works."""
 
     def __iter__(self) -> Iterator[int]:
-        # DistributedSampler computes the order immediately, from the current epoch.
+        # DistributedSampler computes the whole order in this call, so the epoch can be incremented before the first
+        # index.
         order: Iterator[int] = super().__iter__()
         self.epoch += 1
         return order
 
 
 class PartSampler(Sampler):  # type: ignore[misc]  # mypy does not analyse torch.
-    """A sampler of one contiguous part of the dataset, in order. All parts together contain each sample once."""
+    """A sampler of one contiguous part of the dataset, in order. Each sample is in exactly one part."""
 
     def __init__(self, dataset: Any, share: DataShare) -> None:
         count = len(dataset)
@@ -76,7 +78,10 @@ class PartSampler(Sampler):  # type: ignore[misc]  # mypy does not analyse torch
 
 
 OnRequest = Callable[["ShareLoader", bool], None]
-"""Called before a loader's next batch: (the loader, whether a batch may follow; False at the end of an epoch)."""
+"""A function that is called before a loader yields a batch, and at the end of an epoch.
+
+Its arguments are the loader, and whether a batch may follow, which is False at the end of an epoch.
+"""
 
 
 class SkippingBatchSampler:
@@ -89,7 +94,7 @@ class SkippingBatchSampler:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._batches)
-        skip, self._skip = self._skip, 0  # Batches are skipped in one epoch only.
+        skip, self._skip = self._skip, 0  # Batches are skipped in the first epoch only.
         if skip:
             for _ in range(skip):
                 next(batches, None)
@@ -103,8 +108,8 @@ class SkippingBatchSampler:
 class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse torch.
     """A DataLoader that moves batches to the rank's device, counts them, and resumes within an epoch.
 
-    An *epoch* is an iteration that starts with gradients enabled. Iterations under `torch.no_grad()` are never counted
-    or skipped.
+    An *epoch* is an iteration that starts with gradients enabled. Iterations under `torch.no_grad()` are neither
+    counted as epochs nor skipped when the run resumes.
     """
 
     def __init__(
@@ -122,7 +127,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         """Creates a loader.
 
         Args:
-            before_epoch: Called before each epoch, and may set the position at which the loader resumes.
+            before_epoch: Called before each epoch. It may set the position at which the loader resumes.
             evaluating: Makes this an evaluation loader. Called with True before and False after each iteration.
         """
         self._device = device
@@ -144,7 +149,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
 
     @property
     def epochs_done(self) -> int:
-        """The number of finished epochs, including those before a resume."""
+        """The number of finished epochs, including those that were finished before the run resumed."""
         return max(self._begun - 1, self._finished_before)
 
     @property
@@ -153,26 +158,28 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         return self._begun
 
     def skip_epochs(self, count: int) -> None:
-        """Has the first `count` epochs yield nothing."""
+        """Makes the first `count` epochs of the loader empty."""
         self._finished_before = count
 
     def position(self) -> dict[str, Any]:
-        """Returns the position: epochs begun, batches in the last epoch, the source of its order, and share count.
+        """Returns the position in the data, at which go_on_from() can resume.
 
-        Before the first iteration of a resumed loader, this is the position at which the loader resumes.
+        It consists of the number of epochs begun, the number of batches in the last epoch, the state of that epoch's
+        order, and the number of shares. Until a resumed loader has reached the epoch at which it resumes, this is the
+        position at which it resumes.
         """
         if self._broken_off is not None and self._begun <= self._finished_before:
             return self._broken_off
         return {"begun": self._begun, "batches": self._batches, "parts": self._parts, **self._order}
 
     def go_on_from(self, position: Mapping[str, Any], resumed: Callable[[], None]) -> None:
-        """Resumes at the result of position().
+        """Makes the loader resume at a position that position() has returned.
 
         Args:
             position: The position. If the number of workers has changed, the number of finished batches is converted to
                 shares of the current size.
-            resumed: Restores further state. Called immediately before the first new batch is loaded, or at the end of
-                the interrupted epoch if it has no further batch.
+            resumed: A function that restores further state. It is called immediately before the first new batch is
+                loaded, or at the end of the interrupted epoch if that epoch has no further batches.
         """
         batches = position["batches"] * position["parts"] // self._parts
         self._finished_before = max(0, position["begun"] - 1)
@@ -185,7 +192,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         return self._skipping if self._skipping is not None else super()._index_sampler
 
     def _fresh(self) -> Iterator[Any]:
-        """Returns a new DataLoader iterator. Its workers start with SIGTERM blocked until OutlivesStop handles it."""
+        """Returns a new DataLoader iterator, whose workers start with SIGTERM blocked until OutlivesStop handles it."""
         if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
             batches: Iterator[Any] = super().__iter__()
             return batches
@@ -216,7 +223,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         if resuming is not None and self._begun == resuming["begun"]:
             yield from self._rest(resuming)
             return
-        # The call of _on_request() may save the order and may change it, so the order is determined before and after
+        # _on_request() may save the order, and restoring a state may change it, so the order is read before and after
         # the call.
         self._order = self._order_of_next()
         self._on_request(self, True)
@@ -264,7 +271,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
                 self._on_request(self, False)
                 return
             self._batches += 1
-            if torch.is_grad_enabled():  # Evaluation batches are not part of the throughput.
+            if torch.is_grad_enabled():  # Evaluation batches do not count towards the throughput.
                 self._progress.batch(samples(batch))
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
@@ -273,7 +280,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _order_of_next(self) -> dict[str, Any]:
-        """Returns the source of the order of the epoch that starts now."""
+        """Returns what determines the order of the next epoch: its number, or the state of a random generator."""
         if isinstance(self.sampler, DistributedSampler):
             return {"epoch": int(self.sampler.epoch)}
         if self.generator is not None:
@@ -292,10 +299,10 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
 
 
 class OutlivesStop:
-    """A worker_init_fn that makes a loader's worker ignore SIGTERM, unless the worker's own rank sends it.
+    """A worker_init_fn that makes a DataLoader worker ignore SIGTERM unless the worker's own rank has sent the signal.
 
-    The keeper sends SIGTERM to the whole process group. A worker that ends would make the rank fail before it reaches
-    the step boundary at which it saves.
+    The keeper sends SIGTERM to the whole process group. If a DataLoader worker ended, the rank would fail before it
+    reached the step boundary at which it saves a checkpoint.
     """
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
@@ -342,7 +349,7 @@ def make_loader(
         seed, evaluating: As in `Cluster.loader` and ShareLoader.
 
     Raises:
-        UsageProblem: The data cannot be divided.
+        UsageProblem: The data cannot be divided among workers.
     """
     if isinstance(dataset, DataLoader):
         given = [
@@ -400,7 +407,7 @@ def make_loader(
 def _taken_over(
     loader: DataLoader[Any], share: DataShare, seed: int | None, *, evaluates: bool
 ) -> tuple[Dataset[Any], dict[str, Any]]:
-    """Returns the dataset and the options of a DataLoader, including batch_size and shuffle."""
+    """Returns the dataset and the options of an existing DataLoader, including `batch_size` and `shuffle`."""
     kind = type(loader)
     if isinstance(loader, ShareLoader):
         raise UsageProblem("loader() got a loader that it has returned earlier.", "Give it each DataLoader once.")
@@ -417,7 +424,7 @@ def _taken_over(
     if loader.num_workers:
         options["prefetch_factor"] = loader.prefetch_factor
         options["multiprocessing_context"] = loader.multiprocessing_context
-        if hasattr(loader, "in_order"):  # Only torch 2.6 and later have this option.
+        if hasattr(loader, "in_order"):  # DataLoader has this option only in torch 2.6 and later.
             options["in_order"] = loader.in_order
     sampler = loader.sampler
     is_random = type(sampler) is RandomSampler and not sampler.replacement
@@ -428,7 +435,7 @@ def _taken_over(
     if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
         if loader.batch_sampler is None:
             return loader.dataset, {**options, "batch_size": None, "shuffle": is_random}
-        del options["drop_last"]  # The batch sampler has its own setting of this option.
+        del options["drop_last"]  # A custom batch sampler determines this option itself.
         return loader.dataset, {**options, "batch_sampler": loader.batch_sampler, "batch_size": None, "shuffle": False}
     options["batch_size"] = loader.batch_size
     if not is_plain:
@@ -441,9 +448,9 @@ def _taken_over(
 
 
 def samples(batch: Any) -> int:
-    """Returns the number of samples in a batch: the length of its first tensor that is not empty, or 0 without one.
+    """Returns the length of the first tensor in a batch that is not empty, or 0 if there is no such tensor.
 
-    A tensor without dimensions is one sample.
+    A tensor without dimensions counts as one sample.
     """
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1

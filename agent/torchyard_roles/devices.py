@@ -14,7 +14,8 @@ from torchyard_roles.errors import EnvironmentProblem
 def choose(environment: Environment) -> torch.device:
     """Returns the device `cuda:N` for process N of its replica if each process has a GPU, else the CPU.
 
-    Raises EnvironmentProblem if torch does not see the planned GPUs: a rank on the CPU would block its peers on GPUs.
+    Raises EnvironmentProblem if torch does not see the GPUs of the placement, because a rank on the CPU would block its
+    peers on GPUs.
     """
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if seen >= environment.local_world_size:
@@ -43,9 +44,9 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def move_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Moves the state of an optimizer that has stepped or was restored."""
+    """Moves the state of an optimizer, which exists once the optimizer has stepped or been restored, to `device`."""
     for state in optimizer.state.values():
         for name, value in state.items():
-            # Optimizers keep a scalar `step` on the CPU. Sharded state is created where its parameter is.
+            # Optimizers keep a scalar `step` on the CPU. Sharded state is already on the device of its parameter.
             if isinstance(value, torch.Tensor) and value.dim() > 0 and not hasattr(value, "device_mesh"):
                 state[name] = value.to(device)

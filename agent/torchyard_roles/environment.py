@@ -23,7 +23,7 @@ ASYNCHRONOUS = ("downpour", "hogwild", "diloco")
 """Strategies in which each worker group is a gang."""
 KEY_BYTES = 32
 LONGEST_NUMBER = 18
-"""Maximum number of digits of a number."""
+"""Maximum number of digits of a number in an environment variable."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +54,19 @@ class Environment:
     options: Options = field(default_factory=Options)
     """The settings of the strategy."""
     group: int = 0
-    """The worker group; 0 in synchronous strategies and for processes that do not train."""
+    """The number of the worker group; 0 in synchronous strategies and for processes that do not train."""
     groups: int = 1
     """The number of worker groups."""
     group_rank: int = 0
     """The rank of the process within its worker group."""
     group_size: int = 1
-    """The number of processes of the group; 1 for processes that do not train."""
+    """The number of processes of the worker group; 1 for processes that do not train."""
     generation: int = 0
-    """The number of restarts of the process's gang."""
+    """How often the gang of the process has been restarted."""
     attempt: int = 0
-    """The number of the replica's return to a gang that continued without it; 0 if it started with its gang."""
+    """How often the replica has returned to a gang that continued without it; 0 if it started with its gang."""
     started_with: int = 0
-    """The number of ranks with which the gang's generation began, if this replica was added to it later; else 0."""
+    """The number of ranks with which the current generation began, if this replica was added later; otherwise 0."""
     peers: Peers = field(default_factory=Peers)
     """The addresses of the run's servers, reducers and trainers, including this replica."""
     store: str = ""
@@ -76,7 +76,7 @@ class Environment:
     checkpoints: str = ""
     """The folder of the run's checkpoints, or empty."""
     stop_file: str = ""
-    """A file that exists if SIGTERM is a stop of the run. Empty if every SIGTERM is one."""
+    """The path of a file that exists while the run is being stopped; empty if every SIGTERM stops the run."""
     stop_patience_s: float = 0.0
     """Time in seconds after SIGTERM in which the file may still appear, because a scheduler signals all processes."""
 
@@ -93,7 +93,7 @@ class Environment:
 
     @property
     def name(self) -> str:
-        """The name of the process in messages: `worker-3`, or `worker-3.1` in a replica with several processes."""
+        """The name of the process in messages: `worker-3`, or `worker-3.1` if its replica has several processes."""
         name = self.replica or f"{self.role}-{self.index}"
         return f"{name}.{self.local_rank}" if self.replica and self.local_world_size > 1 else name
 
@@ -103,7 +103,7 @@ class Environment:
 
 
 def read(environ: Mapping[str, str]) -> Environment:
-    """Parses the variables. Raises EnvironmentProblem if they are invalid or inconsistent."""
+    """Reads the environment variables. Raises EnvironmentProblem if they are invalid or inconsistent."""
     role = environ.get("TORCHYARD_ROLE", "worker")
     if role not in ROLES:
         raise EnvironmentProblem(f"TORCHYARD_ROLE is {role!r}, but the roles are {', '.join(ROLES)}.")
@@ -146,10 +146,9 @@ def read(environ: Mapping[str, str]) -> Environment:
 
 
 def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: int) -> tuple[int, int]:
-    """Returns (rank, size) in the worker group, which by default contains all trainers.
+    """Returns the rank in the worker group and the group's size. By default all trainers form one group.
 
-    If the replica's command starts torchrun itself, Torchyard has not numbered its processes, and the group consists of
-    torchrun's processes.
+    If the replica's command starts torchrun itself, the group consists of torchrun's processes.
     """
     if rank is None:
         return 0, 1
@@ -185,8 +184,8 @@ def _key(environ: Mapping[str, str]) -> bytes:
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:
     """Returns (rank, world size). The rank is None for a process that does not train.
 
-    Torchyard's variables are preferred to torchrun's, unless the replica's command starts torchrun: in asynchronous
-    strategies RANK is the rank within one worker group, and not the rank in the run.
+    Torchyard's variables are preferred to torchrun's, because in asynchronous strategies RANK is the rank within one
+    worker group and not the rank in the run. If the replica's command starts torchrun, torchrun's variables are used.
     """
     pairs = [("TORCHYARD_RANK", "TORCHYARD_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
     if _has_own_launcher(environ):
@@ -213,7 +212,7 @@ def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[
 
 
 def _has_own_launcher(environ: Mapping[str, str]) -> bool:
-    """Returns whether RANK is set by a torchrun that the user or the replica's command has started, not Torchyard."""
+    """Returns whether RANK was set by a torchrun that Torchyard has not started."""
     launched_for = environ.get("TORCHELASTIC_RUN_ID")
     return launched_for is not None and launched_for != environ.get("TORCHYARD_RUN_ID")
 

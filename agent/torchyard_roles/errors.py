@@ -24,7 +24,10 @@ class RolesError(RuntimeError):
 
 
 class EnvironmentProblem(RolesError):
-    """The environment is invalid or inconsistent. Raised by join(), and by collective calls without a meeting point."""
+    """The environment is invalid or inconsistent.
+
+    Raised by join(), and by collective calls if trainers cannot connect.
+    """
 
 
 class UsageProblem(RolesError):
@@ -32,19 +35,24 @@ class UsageProblem(RolesError):
 
 
 class NotInThisVersion(RolesError):
-    """The strategy is not available in this version. Raised by join()."""
+    """The strategy is not available in the installed version of torchyard_roles. Raised by join()."""
 
 
 class StoreLost(RolesError):
-    """The join store was unreachable for 10 s, or the connection was closed. Raised by every later request."""
+    """The join store was unreachable for 10 s, or its connection was closed.
+
+    Every later request raises this error too.
+    """
 
 
 class StoreTimeout(RolesError):
-    """Another process did not act in time. Raised by get() and wait() of JoinStore, distribute() and collectives."""
+    """Another process did not act in time. Raised by JoinStore.get() and wait(), distribute() and collective calls."""
 
 
 class PeerLost(RolesError):
-    """A process of the run has ended or is unreachable. Raised by calls that wait for it, such as a step or connect().
+    """A process of the run has ended or is unreachable.
+
+    Raised by calls that wait for that process, such as connect() or the optimizer's step().
 
     Attributes:
         name: The name of the peer, such as `reducer-1`.
@@ -60,7 +68,10 @@ class PeerLost(RolesError):
 
 
 class ProtocolError(RolesError):
-    """A message is invalid. Raised before its payload is received. The connection is unusable afterwards."""
+    """A message from a peer is invalid. Raised before the payload is received.
+
+    The connection cannot be used afterwards.
+    """
 
 
 class NotFinite(RolesError):

@@ -12,15 +12,15 @@ from torchyard_agent.protocol import metrics_report
 from torchyard_roles.environment import Environment
 
 SERVING_EVERY_S = 1.0
-"""Interval in seconds of the reports of servers, which is the interval at which keepers forward them."""
+"""Interval in seconds between the reports of a server. Keepers forward reports at the same interval."""
 LAST_WAIT_S = 0.2
-"""Longest wait of the last report for room in the keeper's queue."""
+"""Longest time in seconds for which the last report waits for space in the keeper's queue."""
 
 
 class Reporter:
     """The sender of reports to the keeper.
 
-    It raises no errors, and by default does not wait, so that training does not depend on the keeper.
+    Training does not depend on the keeper: sending raises no errors, and by default does not wait.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -35,11 +35,14 @@ class Reporter:
 
     @property
     def is_open(self) -> bool:
-        """Whether reports can be sent. False without a keeper, and in forked children such as a loader's workers."""
+        """Whether reports can be sent.
+
+        False if there is no keeper, and in forked children such as DataLoader workers.
+        """
         return self._socket is not None and os.getpid() == self._process
 
     def send(self, metrics: dict[str, float], wait_s: float = 0.0) -> bool:
-        """Sends a report, waiting at most `wait_s` for space in the keeper's queue. Returns whether it was sent.
+        """Sends a report, and returns whether it was sent. Waits at most `wait_s` for space in the keeper's queue.
 
         A report that is too long is sent without the script's own metrics.
         """
@@ -52,7 +55,7 @@ class Reporter:
         try:
             self._socket.settimeout(wait_s)
             self._socket.sendto(datagram, self._address)
-        except OSError:  # The queue is full or the keeper has ended. Reports may be lost.
+        except OSError:  # The queue is full or the keeper has ended. Lost reports are acceptable.
             return False
         return True
 
@@ -66,9 +69,10 @@ class ServingReports:
     """Periodic reports of a server or reducer, sent by a background thread.
 
     Args:
-        figures: Returns metrics with names from `metrics_report.METRICS`. Called by the thread, and last by __exit__().
-        traffic: Returns the number of bytes sent and received so far, for the rate. Called like `figures`, and by
-            __init__().
+        figures: A function that returns metrics with names from `metrics_report.METRICS`. The thread calls it for each
+            report, and __exit__() calls it for the last one.
+        traffic: A function that returns the number of bytes sent and received so far, from which the rate is computed.
+            It is called like `figures`, and also by __init__().
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class ServingReports:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Sends the last figures and ends the thread."""
+        """Sends the last report, and ends the thread."""
         self._ends.set()
         if self._reporter.is_open:
             self._thread.join()

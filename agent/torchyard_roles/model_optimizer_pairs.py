@@ -1,4 +1,4 @@
-"""Pairs of models and optimizers: the arguments of distribute(), combined into one object for saving and comparing."""
+"""The models and optimizers that a script gives to distribute(), combined into one object for saving and comparing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pairs:
         )
         self.updates_by_hand = optimizer is None
         if self.updates_by_hand:
-            # The optimizer made here only contains the parameters, for code that expects an optimizer; it never steps.
+            # This optimizer is only a container of the parameters, for code that expects an optimizer. It never steps.
             parameters = [each for each in self.model.parameters() if each.requires_grad]
             self.optimizers = [torch.optim.SGD(parameters or [torch.nn.Parameter(torch.zeros(1))], lr=0.0)]
 

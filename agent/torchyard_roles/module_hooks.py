@@ -1,8 +1,8 @@
 """Hooks on a script's model that are neither copied nor saved with it.
 
-`copy.deepcopy(model)`, `torch.optim.swa_utils.AveragedModel(model)` and `torch.save(model)` omit the hooks, so a saved
-model loads without Torchyard, and `torch.load(weights_only=True)` need not allow them. If a model copies its
-dictionaries itself, the copies of the hooks are objects of the standard library that do nothing.
+`copy.deepcopy(model)`, `torch.optim.swa_utils.AveragedModel(model)` and `torch.save(model)` omit the hooks. A saved
+model therefore loads without Torchyard, and also with `weights_only=True`. If a model's own copying code copies the
+hooks, the copies are objects of the standard library that do nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchyard_roles.model_optimizer_pairs import unwrap
 
 
 class ModuleHook:
-    """A module hook that does nothing inside compiled code, so that it causes no graph break."""
+    """A module hook that is skipped in compiled code, where a Python call would cause a graph break."""
 
     def __init__(self, call: Callable[..., None]) -> None:
         self._call = call
@@ -28,13 +28,12 @@ class ModuleHook:
             self._call(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The method __exit__ of nullcontext accepts any arguments and returns None, so it serves as a hook without
-        # effect.
+        # nullcontext.__exit__ accepts any arguments and returns None, so it can replace a hook.
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class NoSync:
-    """The method `model.no_sync()`, as in DistributedDataParallel."""
+    """A callable that is installed as `model.no_sync`, for scripts that use this method of DistributedDataParallel."""
 
     def __init__(self, accumulating: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         self._accumulating = accumulating
@@ -49,8 +48,8 @@ class NoSync:
 def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
     """Calls `call` before each forward pass of the model that records gradients.
 
-    A script may call only parts of the model (`model.encoder(x)`, or a method). Therefore the children have hooks too,
-    which are removed at the first forward pass of the whole model to save their cost.
+    A script may call only parts of the model, such as `model.encoder(x)`. Therefore hooks are installed on the children
+    too. They are removed at the first forward pass of the whole model, to save time.
     """
     parts: list[Any] = []
 
@@ -72,7 +71,7 @@ def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
 
 
 def _reduced(module: torch.nn.Module) -> Any:
-    """Returns the reduction of the module for copies and pickles, without the hooks."""
+    """Returns the result of the module's `__reduce_ex__`, without the hooks, for copying and pickling."""
     reduced = module.__reduce_ex__(2)
     state = reduced[2] if len(reduced) > 2 else None
     if not isinstance(state, dict):

@@ -19,7 +19,7 @@ class PeerAddress(NamedTuple):
 
 
 class TrainerAddress(NamedTuple):
-    """The address of a trainer replica, whose local rank 0 may listen on the port."""
+    """The address of a trainer replica. Its process with local rank 0 may listen on the port."""
 
     name: str
     address: str
@@ -32,14 +32,14 @@ class TrainerAddress(NamedTuple):
 
 @dataclass(frozen=True)
 class Peers:
-    """The current peers, each kind in the order of the plan, and trainers in rank order."""
+    """The current peers by role, each role in the order of the plan. Trainers are in rank order."""
 
     ps: tuple[PeerAddress, ...] = ()
     reducer: tuple[PeerAddress, ...] = ()
     trainers: tuple[TrainerAddress, ...] = ()
 
     def trainer_process(self, rank: int, group: int | None = None) -> tuple[str, str] | None:
-        """Returns the name and address of the process of a rank, in the run or in one worker group.
+        """Returns the name and address of the trainer process with this rank in the run, or in `group` if given.
 
         Returns None if the process is not listed.
         """
@@ -52,7 +52,10 @@ class Peers:
 
 
 def read_peers(text: str) -> Peers:
-    """Parses TORCHYARD_PEERS; an empty text gives no peers. Raises EnvironmentProblem."""
+    """Parses TORCHYARD_PEERS. An empty text means that there are no peers.
+
+    Raises EnvironmentProblem if it is invalid.
+    """
     if not text:
         return Peers()
     try:

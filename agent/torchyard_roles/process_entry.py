@@ -23,12 +23,12 @@ _joined: Cluster | None = None
 def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
     """Joins the run, and connects to the other processes as the strategy requires.
 
-    Without the environment of Torchyard or torchrun the run has one process. Another call returns the same cluster
-    until it has left. In parameter servers and reducers, the call handles requests until training ends, and then exits
-    the process.
+    Without the environment of Torchyard or torchrun the run has one process. Further calls return the same cluster
+    until leave() is called. In a parameter server or reducer, join() handles requests until training ends, and then
+    exits the process.
 
     Args:
-        strategy: Creates a custom strategy, which replaces all_reduce if several processes train.
+        strategy: A function that creates a custom strategy, which replaces `all_reduce` if several processes train.
 
     Raises:
         RolesError: The environment is invalid, or a peer cannot be reached.
@@ -40,7 +40,7 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
         if environment.role in ("ps", "reducer"):
             _serve(environment)
             raise SystemExit(0)
-        # torch and the modules that need it are imported here, so that importing torchyard_roles is cheap.
+        # torch and the modules that need torch are imported only here, so importing torchyard_roles is fast.
         from torchyard_roles.devices import choose
         from torchyard_roles.strategies import registry
 
@@ -53,7 +53,7 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
 
 
 def _serve(environment: Environment) -> None:
-    """Handles requests until the trainers have left. Raises SystemExit with the message of a RolesError."""
+    """Handles requests until the trainers have left. Converts a RolesError to SystemExit with the error's message."""
     try:
         if environment.role == "ps" and environment.strategy == "diloco":
             from torchyard_roles.strategies.diloco.outer_server import serve

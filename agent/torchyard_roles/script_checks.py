@@ -15,7 +15,7 @@ OLDEST_TORCH = (2, 4)
 
 
 def check_torch() -> None:
-    """Checks that torch is installed and recent enough. Raises EnvironmentProblem."""
+    """Raises EnvironmentProblem if torch is not installed or too old."""
     try:
         import torch
     except ImportError as error:
@@ -33,7 +33,7 @@ def check_torch() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Returns the version of torch and the hash of the training script, by their names in messages."""
+    """Returns the version of torch and a hash of the training script, with the names that messages use as keys."""
     import hashlib
     from pathlib import Path
 
@@ -48,7 +48,7 @@ def versions() -> dict[str, str]:
 
 
 def check_plain(model: torch.nn.Module) -> None:
-    """Checks that the model is not already distributed by another library. Raises UsageProblem."""
+    """Raises UsageProblem if the model is already distributed, by DDP, FSDP or tensor parallelism."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     if isinstance(model, (DataParallel, DistributedDataParallel)):
@@ -66,7 +66,7 @@ def check_plain(model: torch.nn.Module) -> None:
 
 
 def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Checks that the models have trainable parameters and each optimizer holds one of them. Raises UsageProblem."""
+    """Raises UsageProblem if the models have no trainable parameters, or an optimizer has none of these parameters."""
     names = ", ".join(type(each).__name__ for each in models)
     trainable = {id(parameter) for model in models for parameter in model.parameters() if parameter.requires_grad}
     if not trainable:
@@ -87,7 +87,7 @@ def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torc
 
 
 def check_stateful(name: str, each: Any) -> None:
-    """Checks that cluster.checkpoint() can save the object. Raises UsageProblem."""
+    """Raises UsageProblem if cluster.checkpoint() cannot save the object, because it has no state_dict()."""
     if not hasattr(each, "state_dict") or not hasattr(each, "load_state_dict"):
         raise UsageProblem(
             f"checkpoint({name}=…) got a {type(each).__name__}, which has no state_dict().",
@@ -96,7 +96,7 @@ def check_stateful(name: str, each: Any) -> None:
 
 
 def check_clipping(max_norm: float | None, value: float | None) -> None:
-    """Checks that exactly one limit of clip_gradients() is given and that it is above 0. Raises UsageProblem."""
+    """Raises UsageProblem unless exactly one of the limits of clip_gradients() is given and is greater than 0."""
     if (max_norm is None) == (value is None):
         raise UsageProblem(
             "clip_gradients() takes either a norm or a value.",

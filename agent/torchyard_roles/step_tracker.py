@@ -1,4 +1,4 @@
-"""The beginning and end of a run's steps, detected by hooks on the script's optimizers, models and loaders.
+"""Detects the beginning and end of a run's steps by hooks on the script's optimizers, models and loaders.
 
 With one optimizer, a step of the run ends with the optimizer's step(). With several optimizers, a step lasts until the
 next batch of the cluster's loader or, in a script without such a loader, until each optimizer has stepped. In a script
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class StepTracker:
-    """The steps of one process.
+    """The tracker of one process's steps.
 
     Args:
         progress: Counts the steps.
-        before_step: Called before the boundary at which a model or an optimizer begins a step.
-        at_boundary: Called between two steps with the number of finished steps, whether this is the first call after
-            that step, and whether a step begins now. Returns False after the end of training.
+        before_step: Called when a forward pass or an optimizer is about to begin a step, before `at_boundary`.
+        at_boundary: Called between two steps. Its arguments are the number of finished steps, whether this is the first
+            call after the last step, and whether a step begins now. It returns False if training has ended.
         after_step: Called when a step has ended.
     """
 
@@ -57,7 +57,7 @@ class StepTracker:
         """The last step for which `at_boundary` was called."""
 
     def watch(self, pairs: Pairs) -> None:
-        """Installs the hooks on models and optimizers."""
+        """Installs hooks on models and optimizers, through which their steps are detected."""
         from torchyard_roles.module_hooks import NoSync, before_forward
 
         for each in pairs.optimizers:
@@ -79,11 +79,14 @@ class StepTracker:
         self._boundary(begins=more)
 
     def evaluate(self, begins: bool) -> None:
-        """Handles the start or end of an evaluation loader. Forward passes in between belong to no step."""
+        """Handles the start or end of an evaluation. Forward passes during an evaluation do not begin a step."""
         self._evaluations += 1 if begins else -1
 
     def end_pending(self) -> None:
-        """Ends a step whose end is not marked by an optimizer."""
+        """Ends the current step, if there is one, in scripts in which an optimizer's step() does not end it.
+
+        These are scripts with several optimizers or with none.
+        """
         if self._stepped or self._accumulated_by_hand:
             self._end()
 

@@ -1,4 +1,4 @@
-"""The settings of the strategy, as ranks receive them (TORCHYARD_OPTIONS)."""
+"""The settings of the strategy, which the process receives in the environment variable TORCHYARD_OPTIONS."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Options:
     overlap_steps: int = 0
     mixing: float = 0.0
     wire: str = "float32"
-    """The encoding of what groups send: `float32`, `bfloat16`, `int8` or `int4`."""
+    """The encoding of the values that worker groups send: `float32`, `bfloat16`, `int8` or `int4`."""
     error_feedback: bool = True
     shard: str = "none"
-    """`none`, `host` or `all`."""
+    """The ranks among which the model is sharded: `none`, those of one `host`, or `all`."""
     shard_modules: tuple[str, ...] = ()
     shard_dtype: str = "model"
-    """`model`, `bfloat16` or `float16`."""
+    """The dtype in which a sharded model computes: `model` (the model's own), `bfloat16` or `float16`."""
     shard_offload: bool = False
     on_nan: str = "fail"
     """The reaction to gradients that are not finite: `fail` or `skip`."""
@@ -58,10 +58,10 @@ class Options:
 
 
 def read_options(text: str, kind: str) -> Options:
-    """Parses TORCHYARD_OPTIONS. An empty text gives the defaults of the strategy `kind`.
+    """Parses TORCHYARD_OPTIONS. If it is empty, returns the defaults of the strategy `kind`.
 
-    Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem for a text
-    that is not a JSON object, for values of the wrong type and for negative numbers.
+    Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem if the text is
+    not a JSON object, a value has the wrong type, or a number is negative.
     """
     if not text:
         return Options(kind=kind)
@@ -82,7 +82,7 @@ def read_options(text: str, kind: str) -> Options:
 
 
 def _fits(default: object, value: object) -> bool:
-    """Returns whether a value is not negative and has the type of its default. An int may replace a float."""
+    """Returns whether `value` has the type of the default and is not negative. An int may replace a float."""
     if isinstance(default, (str, bool)):
         return isinstance(value, type(default))
     if isinstance(default, tuple):

@@ -1,7 +1,7 @@
 """The metrics of a rank and the times of its reports: steps, throughput and the script's own values.
 
-This module does no I/O. A value may be a tensor on a GPU. Reading the tensor waits for the GPU, so the tensor is read
-only when a report is due.
+This module does no I/O. A value may be a GPU tensor. Reading it would wait for the GPU, so it is read only when a
+report is due.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ THROUGHPUT_S = 10.0
 """Throughput is the mean of this number of seconds, or of the time since the first step if that is shorter."""
 
 QUIET_S = 1.0
-"""Shortest time between two automatic reports at a step, if the script calls report(). The script's own report follows
-the step and has the loss, so it is preferred."""
+"""Shortest time in seconds between two automatic reports at the end of a step, if the script calls report() itself.
+The script calls report() after the step and reports the loss, so its reports are preferred."""
 
 
 class Progress:
@@ -31,11 +31,11 @@ class Progress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._steps = 0
-        self._samples = 0  # The number of samples in batches that no step has used yet.
+        self._samples = 0  # The number of samples in batches of the step that has not finished yet.
         self._samples_stepped = 0
         self._stepped_at: float | None = None
         self._step_s: float | None = None
-        self._marks: deque[tuple[float, int]] = deque()  # (time, samples) of finished steps of the last THROUGHPUT_S
+        self._marks: deque[tuple[float, int]] = deque()  # (time, total samples) at the ends of recent steps
         self._throughput: float | None = None
         self._noted: dict[str, Any] = {}
         self._names_sent: frozenset[str] = frozenset()
@@ -49,15 +49,15 @@ class Progress:
 
     @property
     def samples(self) -> int:
-        """The number of samples in all batches whose steps have been taken since this process started."""
+        """The number of samples in the batches of finished steps since this process started."""
         return self._samples_stepped
 
     def resume(self, step: int) -> None:
-        """Sets the number of steps to the number in a checkpoint."""
+        """Sets the number of finished steps to that of a checkpoint."""
         self._steps = step
 
     def batch(self, samples: int) -> None:
-        """Counts a training batch that the script received."""
+        """Adds the samples of a training batch that the script has received."""
         self._samples += samples
 
     def step(self) -> None:
@@ -67,13 +67,17 @@ class Progress:
         self._samples = 0
         before, self._stepped_at = self._stepped_at, self._clock()
         self._step_s = self._stepped_at - before if before is not None else None
-        # The first step is a warm-up and not measured. Marks need not be denser than reports.
+        # The throughput is measured from the end of the first step, because that step is a warm-up. One entry per
+        # report interval is sufficient.
         if not self._marks or self._stepped_at - self._marks[-1][0] >= INTERVAL_S:
             self._marks.append((self._stepped_at, self._samples_stepped))
         self._fresh = True
 
     def note(self, metrics: dict[str, Any]) -> None:
-        """Stores metrics of the script, which are numbers or tensors with one element. Raises UsageProblem."""
+        """Stores metrics that the script reports.
+
+        Raises UsageProblem if one is not a single number, or there are too many.
+        """
         noted = {**self._noted, **{_checked(name): _scalar(name, value) for name, value in metrics.items()}}
         own = sorted(noted.keys() - set(METRICS))
         if len(own) > MAX_CUSTOM_METRICS:
@@ -86,7 +90,7 @@ class Progress:
         self._fresh = True
 
     def due(self, *, at_step: bool = False) -> bool:
-        """Returns whether a report is due: at once for names that were never sent, else at most 5 times a second."""
+        """Returns whether a report is due: at once if a metric has a new name, otherwise at most 5 times a second."""
         if not self._fresh:
             return False
         if self._taken_at is None or not self._names_sent.issuperset(self._noted):
@@ -96,7 +100,7 @@ class Progress:
 
     @property
     def unsent(self) -> bool:
-        """Whether there are new values since the last take()."""
+        """Whether values have changed since the last call of take()."""
         return self._fresh
 
     @property
@@ -105,11 +109,13 @@ class Progress:
         return self._taken_at is not None
 
     def take(self, statistics: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Returns the current report, and records it as sent. The script's own values override measured ones.
+        """Returns the current report, and records the report as sent.
+
+        Values that the script reports override measured ones.
 
         Args:
-            statistics: The metrics of the strategy. The part of a step that is neither exchange nor waiting is reported
-                as compute_s.
+            statistics: The metrics of the strategy. The time of a step without its exchange and waiting is reported as
+                `compute_s`.
         """
         self._taken_at = self._clock()
         self._fresh = False
@@ -128,7 +134,7 @@ class Progress:
         return report
 
     def _measure(self) -> None:
-        """Updates the throughput, unless the time since the first step is too short for a useful figure."""
+        """Updates the throughput, unless the time since the first step is too short for a meaningful value."""
         if not self._marks or self._stepped_at is None:
             return
         while len(self._marks) > 1 and self._marks[1][0] <= self._stepped_at - THROUGHPUT_S:
@@ -151,7 +157,7 @@ def _checked(name: str) -> str:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """Returns the value for a later float(). A tensor is detached and not read yet."""
+    """Returns a value that can be converted by float() later. A tensor is detached but not read yet."""
     if hasattr(value, "detach"):
         if value.numel() != 1:
             raise UsageProblem(

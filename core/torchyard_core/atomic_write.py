@@ -30,7 +30,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "strict") -> None:
-    """Replaces a file's content atomically, or creates the file and its folder. Raises OSError.
+    """Replaces a file's content atomically, or creates the file and its folder. Raises OSError if this fails.
 
     A symbolic link is followed. An existing file keeps its mode; a new file gets `mode`, reduced by the umask.
     Concurrent readers see either the old or the new text. Temporary files that killed writers left more than an hour
@@ -49,7 +49,7 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
         if target.exists():
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         temporary.replace(target)
-    except BaseException:  # BaseException includes KeyboardInterrupt, so that no partial file remains.
+    except BaseException:  # BaseException includes KeyboardInterrupt, after which no partial file may remain.
         temporary.unlink(missing_ok=True)
         raise
 

@@ -149,7 +149,7 @@ class AgentRefused(TorchyardError):
 
 
 PYTHON_PROBLEMS = ("python_missing", "python_too_old", "python_broken", "no_torch")
-"""Codes of the problems with the Python interpreter for training programs that an agent reports."""
+"""Codes with which an agent reports problems with the Python interpreter for training programs."""
 
 
 def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:

@@ -13,7 +13,7 @@ Severity = Literal["error", "warning"]
 Place = tuple[str | int, ...]
 """A position in a document: keys and indices, outermost first."""
 LineOf = Callable[[Place], int | None]
-"""Returns the line of a place in the file, or None."""
+"""Returns the line of a place in the file, or None if the file does not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that the validation of a document returns, and that its checks return."""
+"""Maximum number of problems that are returned by the validation of a document, and by its further checks."""
 
 
 def no_lines(place: Place) -> int | None:
@@ -55,20 +55,23 @@ def has_errors(problems: Iterable[Problem]) -> bool:
 
 
 def near_miss(word: str, known: Iterable[str], cutoff: float = 0.55) -> str | None:
-    """Returns the known word closest to `word`, or None. Ignores case and the difference between `-` and `_`."""
+    """Returns the known word closest to `word`, or None if no word is similar.
+
+    Ignores case and the difference between `-` and `_`.
+    """
     by_folded = {name.lower().replace("-", "_"): name for name in known}
     close = get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=cutoff)
     return by_folded[close[0]] if close else None
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
-    """Returns `; did you mean `x`?` with the closest known word, or an empty string."""
+    """Returns `; did you mean `x`?` with the closest known word, or "" if none is similar."""
     close = near_miss(word, known, cutoff)
     return f"; did you mean `{close}`?" if close is not None else ""
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
-    """Returns the sentence `Did you mean `x`?` with the closest known word, or an empty string."""
+    """Returns the sentence `Did you mean `x`?` with the closest known word, or "" if none is similar."""
     close = near_miss(word, known, cutoff)
     return f"Did you mean `{close}`?" if close is not None else ""
 

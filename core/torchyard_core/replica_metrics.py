@@ -103,7 +103,7 @@ class TimeSeries:
         return [field[len(OWN) :] for field in self._row if field.startswith(OWN)]
 
     def last(self, field: str) -> float | None:
-        """Returns the newest known value of a field, regardless of its age, or None.
+        """Returns the newest known value of a field, regardless of its age, or None if there is none.
 
         NaN means that the value was not finite.
         """
@@ -111,7 +111,7 @@ class TimeSeries:
 
     @property
     def last_time(self) -> float | None:
-        """The time of the newest sample, or None without samples."""
+        """The time of the newest sample, or None if there are no samples."""
         return float(self._times[self._end - 1]) if len(self) else None
 
     def _add(self, field: str) -> None:
@@ -122,7 +122,8 @@ class TimeSeries:
     def _make_room(self) -> None:
         """Makes room after the last sample.
 
-        The arrays are enlarged, up to 1.25 times the capacity. At that size, the window is moved to their beginning.
+        The arrays are enlarged, up to 1.25 times the capacity. If they already have that size, the samples in the
+        window are moved to the start of the arrays instead.
         """
         kept = len(self)
         room = min(max(2 * kept, INITIAL_CAPACITY), self._capacity + max(1, self._capacity // 4))

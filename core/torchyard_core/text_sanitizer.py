@@ -22,7 +22,10 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Replaces the characters in `_HIDDEN`, tabs and newlines by escapes, for names, which must stay on one line."""
+    """Replaces the characters in `_HIDDEN`, tabs and newlines by escapes.
+
+    Used for names, which must stay on one line.
+    """
     return _CONTROL_OR_BREAK.sub(_escaped, text)
 
 

@@ -19,7 +19,7 @@ def is_trainer(replica: str) -> bool:
 
 
 def run_throughput(by_replica: Mapping[str, float | None]) -> float | None:
-    """Returns the samples per second of a run from the newest throughput of each replica.
+    """Returns a run's throughput in samples per second, the sum of the newest throughputs of its trainers.
 
     Returns None if no trainer reports a finite throughput.
     """

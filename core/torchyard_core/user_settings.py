@@ -37,7 +37,7 @@ class UserSettings(FrozenModel):
     keep_after_failure: Annotated[Text, AfterValidator(_length)] = "30min"
     """How long a failed run keeps the GPUs that were booked for it: a length such as `30min`, or `until_end`."""
     notifications: Literal["all", "failures", "none"] = "all"
-    """Which messages the window shows about runs that are not on the screen."""
+    """Which messages the window shows about runs that are not visible."""
 
     @property
     def keeps_after_failure(self) -> timedelta | None:

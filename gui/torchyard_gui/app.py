@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Opens the window. Returns the exit status after the window has been closed, or that of a usage error."""
     options = _options().parse_args(argv)
-    # Most objects created before the event loop starts are permanent, so garbage collection would only cost time.
+    # Most objects that are created before the event loop starts are permanent, so garbage collection would only cost
+    # time.
     gc.disable()
 
     from torchyard_core.display import require_display
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     application.setApplicationName("torchyard")
     application.setApplicationDisplayName("Torchyard")
     application.setDesktopFileName("torchyard")
-    # Ctrl-C in the terminal ends the program immediately; unsaved topologies have recovery snapshots.
+    # Ctrl-C in the terminal ends the program immediately. Recovery snapshots preserve unsaved topologies.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     window = make_window(home, options.fleet.expanduser() if options.fleet else home.fleet_file, options.file)
     window.show()

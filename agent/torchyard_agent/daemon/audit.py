@@ -1,8 +1,8 @@
-"""The audit log of a host: actions on the agent and its runs, with time and user, in `audit.jsonl`.
+"""The audit log of a host, `audit.jsonl`: actions on the agent and its runs, with their time and user.
 
-The log contains actions that do not concern a run or whose records must outlive the run; all other actions are recorded
-in the run's journal. Entries are only appended. A successful undeploy removes the log. The daemon records its start
-here before it imports large modules, so this module imports little.
+The log contains actions that do not concern a run, or whose records must outlive the run. All other actions are
+recorded in the run's journal. Entries are only appended. A successful undeploy removes the log. This module imports few
+others, because the daemon records its start before it imports large modules.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from torchyard_agent.unix_socket_rpc import Connection, Method
 
 MAX_BYTES = 256 * 1024
-"""Size of `audit.jsonl` at which it replaces `audit.1.jsonl`."""
+"""Size in bytes at which `audit.jsonl` is renamed to `audit.1.jsonl`."""
 MAX_ACTS = 1000
 """Maximum number of actions that one call of `audit.read` returns."""
 _ACTS = {"retire": "retire", "undeploy": "undeploy", "run.remove": "remove", "run.abort": "take_back"}
-"""The names under which the calls of these methods are recorded."""
+"""The methods whose calls are recorded, and the names under which they are recorded."""
 _STARTS = ("deploy", "upgrade", "start")
 
 
 def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> None:
-    """Appends an action. Raises no OSError: a write error is printed, and a removed folder is ignored."""
+    """Appends an action. Does not raise OSError: a write error is printed, and a missing folder is ignored."""
     path = _path(agent_dir, node)
     line = json.dumps({"time": timestamps.now(), **attribution_entry(what, by, **more)}).encode() + b"\n"
     try:
         _rotate(path)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # The line is written in a single call, because a retiring daemon may write concurrently.
+            # The line is written in a single call, because a daemon that is ending may write at the same time.
             os.write(file, line)
         finally:
             os.close(file)
     except FileNotFoundError:
-        pass  # The agent was undeployed, and its folder no longer exists.
+        pass  # The agent was undeployed, so its folder no longer exists.
     except OSError as error:
         print(f"{what} by {by or 'an unnamed user'} could not be noted in {path}: {error}", file=sys.stderr)
 
 
 def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object) -> None:
-    """Records a daemon's start: `deploy` for the first one on this host, `upgrade` for a new archive, else `start`."""
+    """Records a daemon's start: `deploy` for the first on this host, `upgrade` if its archive is new, else `start`."""
     before = next((act for act in reversed(list(_acts(agent_dir, node))) if act.get("what") in _STARTS), None)
     more = {"version": version, "sha256": sha256}
     if before is None:
@@ -61,13 +61,16 @@ def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object)
 
 
 def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]]:
-    """Returns the newest actions, at most `last`, with the oldest of them first. Damaged lines are skipped."""
+    """Returns the newest actions, at most `last`, in order of time. Damaged lines are skipped."""
     acts = list(_acts(agent_dir, node))
     return acts[-max(1, min(last, MAX_ACTS)) :]
 
 
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
-    """Returns the daemon's methods and `audit.read`. Successful calls of the methods in _ACTS are recorded."""
+    """Returns the daemon's methods and `audit.read`.
+
+    Successful calls of the methods in _ACTS are recorded in the log.
+    """
     from torchyard_agent.protocol.jsonrpc import RpcError
 
     def noted(what: str, method: Method) -> Method:
@@ -77,7 +80,8 @@ def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Me
             try:
                 result = await method(connection, params)
             except RpcError as refusal:
-                if what == "undeploy":  # A success cannot be recorded, because an undeploy removes the log.
+                # Only a failed undeploy can be recorded, because a successful one removes the log.
+                if what == "undeploy":
                     note(agent_dir, node, what, by, refused=refusal.code)
                 raise
             note(agent_dir, node, what, by, **more)
@@ -101,7 +105,7 @@ def _older(path: str) -> str:
 
 
 def _rotate(path: str) -> None:
-    """Begins a new file if the current one is full. Another process may do the same concurrently."""
+    """Begins a new file if the current file is full. Another process may do this concurrently."""
     if not _is_full(path):
         return
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
@@ -110,7 +114,7 @@ def _rotate(path: str) -> None:
         if _is_full(path):
             os.replace(path, _older(path))
     except OSError:
-        pass  # Another process holds the lock, or the file system does not support locks. The next entry tries again.
+        pass  # Another process has the lock, or the file system does not support locks. The next entry tries again.
     finally:
         os.close(folder)
 

@@ -1,8 +1,8 @@
-"""Bookings on a host: the calendar received from desktops, observation of GPU use, and enforcement.
+"""Bookings on a host: the calendar that desktops send, the observation of GPU use, and enforcement.
 
-The calendar is stored in the host's folder (0600), so that a restarted daemon can read it. The GPUs are sampled only
-when needed: every 10 s while enforcement is on and the period of the calendar has not ended, else once per minute while
-a GPU of this host is booked. If telemetry has just taken a sample, that sample is used.
+The calendar is stored in the host's folder with mode 0600, and a restarted daemon reads it. The GPUs are sampled only
+when needed: every 10 s while enforcement is on and the period of the calendar has not ended, and otherwise once per
+minute while a GPU of this host is booked. If telemetry has just taken a sample, that sample is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Pace(NamedTuple):
-    """Sampling intervals in seconds. Tests shorten them with variables such as `TORCHYARD_BOOKINGS_ENFORCE_S`."""
+    """Sampling intervals in seconds. Tests shorten them by variables such as `TORCHYARD_BOOKINGS_ENFORCE_S`."""
 
     enforce_s: float = 10.0
     evidence_s: float = 60.0
@@ -53,7 +53,7 @@ class Pace(NamedTuple):
 
     @property
     def gap_s(self) -> float:
-        """The longest time between two samples that is still treated as continuous observation."""
+        """The longest time between two samples that counts as continuous observation."""
         return max(5.0, 3.0 * max(self.enforce_s, self.evidence_s))
 
 
@@ -91,7 +91,7 @@ class Bookings:
         }
 
     def begin(self) -> None:
-        """Loads the calendar and evidence of an earlier daemon. Must be called within the event loop."""
+        """Loads the calendar and the evidence of an earlier daemon. Must be called in the event loop."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RpcError):
             with open(self._file, encoding="utf-8") as file:
                 kept = json.load(file)
@@ -107,7 +107,7 @@ class Bookings:
             self._save_evidence()
 
     async def take(self, connection: Connection, params: Params) -> Any:
-        """Stores a desktop's calendar unless a newer one is stored."""
+        """Stores a desktop's calendar, unless a newer one is stored."""
         snapshot, host = params["snapshot"], _host(params)
         received = calendar.parse(snapshot)
         _check_clock(received.taken)
@@ -119,7 +119,10 @@ class Bookings:
         return {"kept": kept, "taken": timestamps.rfc3339(self._calendar.taken)}
 
     async def confirm(self, connection: Connection, params: Params) -> Any:
-        """Renews the stored snapshot as of `taken`. `kept` is false if the snapshot has a different `revision`."""
+        """Confirms that the stored snapshot is still valid at `taken`.
+
+        `kept` is false if its `revision` is different.
+        """
         host = _host(params)
         try:
             taken = timestamps.parse_timestamp(params.get("taken"))
@@ -141,7 +144,7 @@ class Bookings:
         await self._update_keepers()
 
     async def status(self, connection: Connection, params: Params) -> Any:
-        """Returns the state of the calendar, the findings and the actions."""
+        """Returns the state of the calendar, the classified GPU uses, and the recent actions."""
         return self.summary()
 
     async def evidence(self, connection: Connection, params: Params) -> Any:
@@ -154,7 +157,7 @@ class Bookings:
         return {"host": self._host, **booking_usage.to_json(self._idle, self._uses, after)}
 
     def summary(self) -> dict[str, Any]:
-        """Returns the result of `bookings.status`, which `host.facts` includes too."""
+        """Returns the result of `bookings.status`, which `host.facts` also contains."""
         known, now = self._calendar, time.time()
         enforcement = known.enforcement_on(self._host) if known is not None else calendar.Enforcement()
         return {
@@ -168,7 +171,10 @@ class Bookings:
         }
 
     async def update_keeper(self, run_id: str) -> None:
-        """Sends a keeper the part of the calendar that concerns its run. Keepers of older agents lack the method."""
+        """Sends a keeper the part of the calendar that concerns its run.
+
+        Keepers of older agents do not have this method.
+        """
         known = self._calendar
         if known is None:
             return
@@ -202,11 +208,15 @@ class Bookings:
                 await asyncio.wait_for(self._news.wait(), wait_s)
 
     async def _sample(self) -> float | None:
-        """Samples the GPUs if needed. Returns the seconds until the next call, or None to wait for a new calendar."""
+        """Samples the GPUs if needed.
+
+        Returns the time in seconds until the next call, or None to wait for a new calendar.
+        """
         known, now = self._calendar, time.time()
         assert known is not None
         enforcement = known.enforcement_on(self._host)
-        # A stale calendar is used for findings until the end of its period, but not for actions.
+        # If the calendar is stale, the uses of GPUs are still classified until the end of its period, but no actions
+        # are taken.
         enforces = enforcement.level != OFF and now < known.until
         if not enforces:
             self._enforcer.forget()
@@ -252,7 +262,7 @@ class Bookings:
             self._write(self._evidence_file, booking_usage.to_json(self._idle, self._uses))
 
     def _write(self, path: str, data: dict[str, Any]) -> None:
-        """Replaces a file atomically. After an error, which is logged, a restarted daemon reads the older file."""
+        """Replaces a file atomically. Errors are logged. After an error, a restarted daemon reads the older file."""
         scratch = f"{path}.{os.getpid()}"
         try:
             file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -280,10 +290,10 @@ def _check_clock(taken: float) -> None:
 
 
 def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:
-    """Returns the seconds until a sample is needed, or None if none is needed before a new calendar arrives.
+    """Returns the time in seconds until the next sample, or None if no sample is needed before a new calendar arrives.
 
     Args:
-        here: The GPUs of this host; None if unknown.
+        here: The GPUs of this host, or None if they are unknown.
     """
     if enforces:
         return pace.enforce_s
@@ -294,7 +304,7 @@ def next_sample(known: Calendar, here: set[str] | None, enforces: bool, now: flo
 
 
 def held_gpus() -> set[str]:
-    """Returns the UUIDs of the GPUs that are locked by runs of any user, including idle and restarting runs."""
+    """Returns the UUIDs of the GPUs that runs of any user have locked, including idle and restarting runs."""
     try:
         lines = read_all("/proc/net/unix").split(b"\n")
     except OSError:

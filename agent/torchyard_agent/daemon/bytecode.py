@@ -1,7 +1,7 @@
 """Compilation of an archive's modules to bytecode in a separate process: `python bytecode.py FOLDER`.
 
-On a full disk, Python before late 3.12 (including compileall) leaves a truncated bytecode file, which makes every
-import of the module fail. This module therefore reads each file back before it renames the file to its final name, and
+If the disk is full, Python before late 3.12 (including compileall) leaves a truncated bytecode file, and every import
+of the module then fails. Therefore this module reads each file back before it renames the file to its final name, and
 no other program writes bytecode into an archive.
 """
 
@@ -18,7 +18,10 @@ HEADER_BYTES = 16
 
 
 def compile_all(folder: str) -> None:
-    """Compiles all modules that have no bytecode yet. Write errors are ignored: they only delay later starts."""
+    """Compiles all modules that have no bytecode yet.
+
+    Write errors are ignored, because they only make later starts slower.
+    """
     for parent, _, names in os.walk(folder):
         for name in names:
             if name.endswith(".py"):

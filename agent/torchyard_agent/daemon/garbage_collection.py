@@ -1,9 +1,10 @@
 """Garbage collection of ended runs, snapshots, agent archives and old log text, by age and size.
 
-The collection runs in a separate process (see `garbage_collection_trigger`), since it may scan a hundred thousand
+The collection runs in a separate process (see `garbage_collection_trigger`), because it may scan a hundred thousand
 files. It keeps runs whose keeper is alive, archives from which a keeper or daemon runs, and snapshots that are used by
-a run on any host with the same home. Each host removes only its own runs, since another host cannot find out whether a
-keeper is alive. Folders of runs and agents are renamed before they are removed, so they are either complete or absent.
+a run on any host with the same home folder. Each host removes only its own runs, because only this host can find out
+whether their keepers are alive. Folders of runs and agents are renamed before they are removed, so each folder is
+complete or absent.
 """
 
 from __future__ import annotations
@@ -34,28 +35,30 @@ GB = 1e9
 KEEP_DAYS = 30.0
 KEEP_GB = 50.0
 ALWAYS_KEPT = 10
-"""Number of the newest ended runs that are kept regardless of their age and size."""
+"""Number of the newest ended runs that are always kept, regardless of their age and size."""
 QUIET_S = 3600.0
-"""A run whose journal was written in this number of seconds is kept: its keeper may be starting or ending."""
+"""Time in seconds since the last write to its journal for which a run is kept. Its keeper may be starting or ending."""
 ARCHIVES_S = 30 * DAY_S
 SCRATCH_S = DAY_S
-"""Age in seconds at which temporary files and folders of archives are removed, such as incomplete uploads."""
+"""Age in seconds at which temporary files and folders, such as incomplete uploads of archives, are removed."""
 SNAPSHOTS_S = 7 * DAY_S
 SNAPSHOTS_WHEN_SHORT_S = DAY_S
 SHORT_SHARE = 0.1
-"""Share of free disk space below which snapshots are kept for one day only."""
+"""Fraction of free disk space below which unused snapshots are kept for only one day."""
 FILES_S = DAY_S
-"""Age in seconds up to which a file that belongs to no snapshot is kept, since its upload may be under way."""
+"""Age in seconds up to which a file that belongs to no snapshot is kept, because it may still be uploading."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
-"""Subfolder of the host's folder, to which folders of runs are moved before they are removed."""
+"""Subfolder of the host's folder to which runs are moved before they are removed."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _END = b'"event":"run_ended"'
 _TAIL = 1 << 20
-"""Bytes at the end of a journal that are searched for `run_ended`, a long entry since it lists all replicas."""
+"""Number of bytes at the end of a journal that are searched for the entry `run_ended`.
+The entry is long, because it lists all replicas.
+"""
 
 log = logging.getLogger("torchyard_agent.daemon.garbage_collection")
 
@@ -71,7 +74,7 @@ class Limits:
     def read(cls, environment: Mapping[str, str]) -> Limits:
         """Reads TORCHYARD_KEEP_DAYS and TORCHYARD_KEEP_GB.
 
-        `inf` means no limit. Invalid values are logged and ignored.
+        The value `inf` means that there is no limit. Invalid values are logged and ignored.
         """
         return cls(
             _number(environment, "TORCHYARD_KEEP_DAYS", KEEP_DAYS),
@@ -81,19 +84,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run on this host that has no keeper."""
+    """A run on this host whose keeper has ended."""
 
     run_id: str
     last_at: float
-    """The time of the last write to the run's journal (without one, to its log), in seconds since 1970."""
+    """The time, in seconds since 1970, of the last write to the run's journal or, if there is none, to its log."""
     size: int
-    """The size on the disk in bytes."""
+    """The size on disk in bytes."""
     has_end: bool
-    """Whether the journal contains the run's end, which is missing, for example, if the keeper crashed."""
+    """Whether the journal contains the end of the run. The end is missing, for example, if the keeper crashed."""
 
 
 def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, str]:
-    """Returns the IDs of runs to remove, with the reasons. A run without a recorded end is removed only for its age."""
+    """Returns the IDs of the runs to remove, with reasons.
+
+    If a run's end is not recorded, only its age can be a reason.
+    """
     gone: dict[str, str] = {}
     kept = 0
     for place, run in enumerate(sorted(runs, key=lambda run: run.last_at, reverse=True)):
@@ -110,10 +116,10 @@ def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, s
 
 
 def collect(agent_dir: str, node: str, sha256: str, limits: Limits, now: float | None = None) -> None:
-    """Runs all parts of the collection, each of which may fail independently.
+    """Runs all parts of the collection. An error in one part does not affect the others.
 
     Args:
-        sha256: The hash of the archive from which this host's daemon runs.
+        sha256: The hash of the archive that this host's daemon runs from.
     """
     now = time.time() if now is None else now
     removed = {
@@ -159,10 +165,10 @@ def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
 
 
 def ended_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: float) -> list[EndedRun]:
-    """Returns the runs on this host without a keeper whose journal is older than QUIET_S.
+    """Returns the runs on this host that have no keeper and whose journal is older than QUIET_S.
 
     Args:
-        known: A cache of the runs' sizes, which is updated.
+        known: A cache of the runs' sizes, which this function updates.
     """
     found = []
     for name in _names(paths.runs_dir(agent_dir, node)):
@@ -189,7 +195,7 @@ def has_end(folder: str) -> bool:
 
 
 def size_of(folder: str) -> int:
-    """Returns the bytes of a folder on the disk, without following symbolic links."""
+    """Returns the size of a folder on disk in bytes. Symbolic links are not followed."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in (*names, "."):
@@ -216,7 +222,7 @@ def _read_sizes(path: str) -> dict[str, list[int]]:
 
 
 def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
-    """Removes old snapshots that no run on any host uses, unless an upload is in progress. Returns their number."""
+    """Removes old snapshots that no run on any host uses, and returns their number. Does nothing during an upload."""
     if UploadLocks(agent_dir, node).others():
         return 0
     count = prune(agent_dir, now)
@@ -226,7 +232,7 @@ def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
 
 
 def prune(agent_dir: str, now: float | None = None) -> int:
-    """Removes old unused snapshots and files, and returns the number of these snapshots. Failures are ignored."""
+    """Removes old unused snapshots and files, and returns the number of these snapshots. Errors are ignored."""
     now = time.time() if now is None else now
     store = paths.store_dir(agent_dir)
     try:
@@ -238,7 +244,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
     try:
         used = used_by_runs(agent_dir)
     except OSError:
-        return 0  # The runs of at least one host are currently unreadable, so nothing may be removed.
+        return 0  # The runs of at least one host cannot be read now, so nothing may be removed.
     old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
     for root in old:
         shutil.rmtree(paths.snapshot_dir(agent_dir, root), ignore_errors=True)
@@ -247,9 +253,9 @@ def prune(agent_dir: str, now: float | None = None) -> int:
 
 
 def used_by_runs(agent_dir: str) -> set[str]:
-    """Returns the roots of all snapshots that runs on any host use. Raises OSError if a record cannot be read.
+    """Returns the root hashes of the snapshots that runs on any host use. Raises OSError if a record cannot be read.
 
-    Runs without a record, or with an invalid one, use no snapshot.
+    A run that has no record, or an invalid one, uses no snapshot.
     """
     found = set()
     for host in _names(os.path.join(agent_dir, "hosts")):
@@ -279,7 +285,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
         if manifest is None and os.path.exists(
             os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
         ):
-            return  # The manifest is currently unreadable, so its files must be kept.
+            return  # The manifest cannot be read now, so its files must be kept.
         wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
     for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
         for name in names:
@@ -290,7 +296,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
 
 
 def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
-    """Removes agents that were not used for ARCHIVES_S, and old temporary files. Returns the number of agents."""
+    """Removes agents that have not been used for ARCHIVES_S, and old temporary files. Returns the number of agents."""
     store = paths.store_dir(agent_dir)
     in_use = archives_in_use(agent_dir, node, now)
     count = 0
@@ -318,9 +324,10 @@ def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
 
 
 def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
-    """Returns the archives that daemons and keepers on any host with this store may use; None if unknown.
+    """Returns the archives that daemons and keepers on any host with this store may use, or None if this is unknown.
 
-    They are found in the command lines of this host's processes, and in the records of daemons and runs of all hosts.
+    The archives are found in the command lines of this host's processes, and in the records of daemons and runs on all
+    hosts.
     """
     found = _named_by_processes(paths.store_dir(agent_dir))
     hosts = os.path.join(agent_dir, "hosts")
@@ -329,7 +336,7 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
         if noted:
             found.add(noted)
         elif host != node:
-            return None  # That host may run a daemon of an older agent, which wrote no record of its archive.
+            return None  # That host may run a daemon of an older agent, which does not record its archive.
         for run_id in _names(paths.runs_dir(agent_dir, host)):
             folder = paths.run_dir(agent_dir, host, run_id)
             if not paths.is_run(folder):
@@ -339,7 +346,7 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
             try:
                 with open(paths.archive_note(folder), encoding="utf-8") as file:
                     found.add(file.read().strip())
-            except FileNotFoundError:  # The run belongs to an older agent, which wrote no record of its archive.
+            except FileNotFoundError:  # The run belongs to an older agent, which did not record its archive.
                 if host != node:
                     return None
     return found
@@ -353,7 +360,10 @@ def _named_by_processes(store: str) -> set[str]:
 
 
 def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:
-    """Removes the beginning of a log longer than `limit`, while processes may append to it. Returns 1 then, else 0."""
+    """Removes the beginning of a log that is longer than `limit`, and returns whether it did (1 or 0).
+
+    Other processes may append to the log at the same time.
+    """
     with contextlib.suppress(FileNotFoundError), open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if size <= limit:
@@ -391,14 +401,14 @@ def _remove(folder: str, removed: str) -> None:
 
 
 def _empty_removed(agent_dir: str, node: str) -> None:
-    """Removes folders that an earlier collection could not remove, since open files remain for a while on NFS."""
+    """Removes folders that an earlier collection could not remove. On NFS, open files remain for a while."""
     folder = os.path.join(paths.host_dir(agent_dir, node), REMOVED)
     for name in _names(folder):
         _remove_tree(os.path.join(folder, name))
 
 
 def _remove_tree(path: str) -> None:
-    """Removes a file, or a folder as far as possible, including its read-only subfolders."""
+    """Removes a file, or as much of a folder as possible, including its read-only subfolders."""
 
     def open_up(function: Callable[[str], Any], place: str, error: object) -> None:
         parent = os.path.dirname(place)
@@ -433,7 +443,10 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Yields whether no other collection is running on this host. Sets the modification time of `path` to now."""
+    """Yields whether this is the only collection on this host.
+
+    Sets the modification time of `path` to the current time.
+    """
     with open(path, "a", encoding="utf-8") as file:
         os.utime(path)
         try:
@@ -450,7 +463,7 @@ def main(agent_dir: str, node: str, sha256: str) -> int:
         with _alone(paths.gc_state(agent_dir, node)) as alone:
             if alone:
                 collect(agent_dir, node, sha256, Limits.read(os.environ))
-    except OSError as error:  # For example, the agent was undeployed in the meantime, or the disk is full.
+    except OSError as error:  # The agent may have been undeployed, or the disk may be full.
         print(f"garbage collection: {error}", file=sys.stderr)
         return 1
     return 0

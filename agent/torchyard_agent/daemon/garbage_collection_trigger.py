@@ -1,7 +1,7 @@
-"""The trigger of garbage collection, a separate process that starts after a request and at most once an hour.
+"""Starts garbage collection as a separate process, at most once an hour and only after a request of a desktop.
 
-An idle daemon runs no timer. The hour is measured from a file's modification time, so that the limit also applies
-across successive daemons.
+An idle daemon therefore has no timer. The hour is measured from the modification time of a file, so the limit also
+applies across restarts of the daemon.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 EVERY_S = 3600.0
 AFTER_S = 5.0
-"""Seconds from a request to a collection. By then, a launch that follows the request is usually under way."""
+"""Time in seconds from a request to the collection. A launch that follows the request has usually begun by then."""
 
 log = logging.getLogger(__name__)
 
 
 class GarbageCollectionTrigger:
-    """A wrapper around the daemon's methods, which lets each request trigger a collection."""
+    """Wraps the daemon's methods so that a request can trigger a collection."""
 
     def __init__(self, agent_dir: str, node: str, sha256: str):
         self._agent_dir = agent_dir
@@ -35,7 +35,7 @@ class GarbageCollectionTrigger:
         self._not_before = float("-inf")
 
     def watch(self, methods: dict[str, Method]) -> dict[str, Method]:
-        """Returns the methods in a form in which each of them first calls `trigger`."""
+        """Returns methods that first call `trigger` and then the original methods."""
 
         def watched(method: Method) -> Method:
             async def answer(connection: Connection, params: dict[str, Any]) -> Any:
@@ -57,7 +57,7 @@ class GarbageCollectionTrigger:
             asyncio.get_running_loop().call_later(AFTER_S, self._start)
 
     def _due_in(self) -> float:
-        """Returns the seconds until the next collection is due, or 0 if it is due now."""
+        """Returns the time in seconds until the next collection is due, or 0 if it is due now."""
         with contextlib.suppress(OSError):
             age = time.time() - os.stat(paths.gc_state(self._agent_dir, self._node)).st_mtime
             if 0 <= age < EVERY_S:
@@ -92,6 +92,6 @@ sys.dont_write_bytecode = True
 from torchyard_agent.daemon.garbage_collection import main
 sys.exit(main(agent_dir, node, sha256))
 """
-"""The code of the collecting process. It forks so that it is no child of the daemon, which can be replaced without
-waiting for it.
+"""The code of the collecting process. The process forks, so it is not a child of the daemon.
+The daemon can be replaced without waiting for the collection.
 """

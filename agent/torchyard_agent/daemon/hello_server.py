@@ -1,8 +1,8 @@
 """A small server that answers `hello` before asyncio and other large modules are imported.
 
-A deployment is complete when every agent has answered `hello`; the imports (0.1 s of CPU per host) are delayed until
-the first other request. Deploying to eight hosts on two cores took 4.0 times as long as a bare upload if asyncio was
-imported at the start, and 2.3 times as long otherwise.
+A deployment is complete when every agent has answered `hello`. The imports, which take 0.1 s of CPU time per host, are
+delayed until the first other request. Deploying to eight hosts on two cores took 4.0 times as long as only uploading if
+asyncio was imported at the start, and 2.3 times as long if its import was delayed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchyard_agent.peer_credentials import peer_uid
 
 SETTLE_AFTER_MS = 2000
 LONGEST_HELLO = 65536
-"""Maximum length of an incomplete request in bytes. A longer one is passed to the full server."""
+"""Maximum length of an incomplete request in bytes. A longer request is passed to the full server."""
 
 
 Conversations = list[tuple[socket.socket, bytes]]
-"""Open sockets, each with the received bytes that are not answered yet."""
+"""The open sockets, each with its received bytes that are not answered yet."""
 
 
 def answer_hello(
@@ -30,14 +30,14 @@ def answer_hello(
     settle: Callable[[], None],
     retiring: Callable[[dict[str, Any]], None] = lambda params: None,
 ) -> Conversations | None:
-    """Answers `hello` requests until a client sends a different or unreadable request, or does not read its answers.
+    """Answers `hello` requests until a client sends another or an invalid request, or does not read its answers.
 
     Args:
-        settle: Unpacks a new archive. Called once, when no client was active for SETTLE_AFTER_MS.
+        settle: Unpacks a new archive. Called once, when no client has been active for SETTLE_AFTER_MS.
         retiring: Called with the parameters of `retire`.
 
     Returns:
-        The open conversations, or None if the method was `retire`.
+        The open sockets with their unanswered bytes, or None if the last request was `retire`.
     """
     poll = select.poll()
     poll.register(listener, select.POLLIN)
@@ -87,7 +87,8 @@ def _answer(
 ) -> tuple[bytes, str]:
     """Answers complete requests, and returns the unanswered bytes and the method of the first unanswered request.
 
-    The method is "" if all requests were `hello`, and a description of the problem if the server cannot answer.
+    The method is "" if all requests were `hello`. If a request cannot be answered, the method is a description of the
+    problem.
     """
     while b"\n" in pending:
         line, rest = pending.split(b"\n", 1)
@@ -100,12 +101,12 @@ def _answer(
             return pending, method
         answer = {"jsonrpc": "2.0", "id": id, "result": hello if method == "hello" else {}}
         try:
-            # Such a short line is sent completely or not at all.
+            # A line as short as this is sent completely or not at all.
             client.send(json.dumps(answer).encode() + b"\n", socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return pending, "never reads"  # The full server disconnects clients that do not read.
+            return pending, "never reads"  # The full server disconnects clients that do not read their answers.
         except OSError:
-            pass  # A `retire` request is executed even if its client has disconnected.
+            pass  # The client has disconnected, but a `retire` request is executed nevertheless.
         if method == "retire":
             params = request.get("params")
             retiring(params if isinstance(params, dict) else {})

@@ -1,4 +1,4 @@
-"""The entry point of the daemon, of which a user has one per host. Runs that have begun do not depend on it."""
+"""The entry point of the daemon. A user has one daemon on each host. Runs that have begun do not depend on it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torchyard_agent.daemon.hello_server import answer_hello
 from torchyard_agent.protocol import PROTOCOL
 
 OLDEST_PROTOCOL = 1
-"""The oldest protocol of desktops that is supported."""
+"""The oldest protocol version of desktops that this daemon supports."""
 
 
 def main(
     agent_dir: str, node: str, sha256: str, listener: socket.socket, settle: Callable[[], None], by: str = ""
 ) -> int:
-    """Serves until the daemon is retired, for example by the method `retire`.
+    """Serves until the daemon must end, for example because `retire` is called.
 
     Args:
-        listener: A socket that is bound to the daemon's name.
-        settle: Unpacks an archive that has run from memory so far.
-        by: The user of the desktop that started the daemon.
+        listener: A socket that is bound to the daemon's abstract address.
+        settle: Unpacks the archive if it runs from memory.
+        by: The name of the user whose desktop has started the daemon.
     """
     umask.keep_files_private()  # systemd sets a different umask.
     with open("/proc/self/comm", "w") as name:
-        # `top` and `ps -e` show this name. The process's command line is still that of the bootstrap.
+        # `top` and `ps -e` show this name. The command line is still that of the bootstrap.
         name.write("torchyard-agent")
     hello = {
         "version": __version__,

@@ -1,8 +1,8 @@
-"""Probes of the connections between hosts on the data network: reachability of ports, and throughput.
+"""Measures the connections between hosts on the data network: whether ports can be reached, and throughput.
 
-A host listens briefly on ports that a run holds on that host (bound but not listening), or on one port of its range.
-Clients send a token that they and the listener have received from the desktop. Connections are reset instead of closed,
-so that none remains in TIME_WAIT on a port that a rank is about to use.
+A host briefly listens on ports that a run has reserved on it, or on one port of its range. Clients send a token that
+they and the listener have received from the desktop. Connections are reset instead of closed, because a closed
+connection would remain in TIME_WAIT on a port that a rank is about to use.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
 CONNECT_S = 3.0
-"""Timeout for connecting, long enough for the retransmission of a lost SYN after 1 s."""
+"""Timeout in seconds for connecting. It is long enough for a lost SYN, which is sent again after 1 s."""
 GREETING_S = 2.0
 LISTEN_S = 60.0
-"""Longest time in seconds that a listener stays open, even if the desktop has disappeared."""
+"""Longest time in seconds for which a listener stays open, even if the desktop has disconnected."""
 LONGEST_PULL_S = 1.0
 STALLED_S = 0.8
-"""Seconds without data after which a measurement fails, since it delays the measurements of other pairs of hosts."""
+"""Time in seconds without data after which a measurement fails, because it delays the measurements of other hosts."""
 WARM_UP_S = 0.1
-"""Time in seconds at the start of a measurement that is not counted, because TCP opens its window then."""
+"""Time in seconds at the start of a measurement that is not counted, because TCP is still opening its window."""
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
-"""An interface with more traffic than this share of its speed, and more than BUSY_BYTES_S, counts as busy."""
+"""Fraction of an interface's speed above which its traffic counts as busy, if it also exceeds BUSY_BYTES_S."""
 OBSERVE_S = 0.3
-"""Observation time in seconds: training traffic is bursty, with one burst per step."""
+"""Time in seconds for which traffic is observed. Training traffic is bursty, with one burst per step."""
 _CHUNK = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 
@@ -56,10 +56,10 @@ class NetworkProbe:
         }
 
     async def listen(self, connection: Connection, params: Params) -> Any:
-        """Listens at `address`, on each of `ports` (held for a run) or on one port of `port_range` (null for any port).
+        """Listens at `address`, on each of a run's reserved `ports` or on one port of `port_range` (null for any port).
 
-        Without `address`, the host's address on the route to `towards` is used. Returns `address`, `ports` and `busy`:
-        whether the interface carries other traffic, which is measured only if `traffic` is true.
+        If `address` is missing, the host's address on the route to `towards` is used. Returns `address`, `ports` and
+        `busy`. `busy` is true if the interface has other traffic, which is measured only if `traffic` is true.
         """
         token = str(params["token"])
         address = params.get("address") or network_addresses.address_towards(str(params["towards"]))
@@ -72,7 +72,7 @@ class NetworkProbe:
             else:
                 for port in ports:
                     listener.add(int(port))
-        except BaseException:  # The sockets are closed after a cancellation too.
+        except BaseException:  # The sockets are also closed if the call is cancelled.
             self._end(token)
             raise
         connection.on_close.append(partial(self._end, token))
@@ -81,13 +81,19 @@ class NetworkProbe:
         return {"address": address, "ports": listener.ports, "busy": busy}
 
     async def reach(self, connection: Connection, params: Params) -> Any:
-        """Connects to targets {`host`, `address`, `port`}. Returns the unreachable targets, each with its `error`."""
+        """Connects to targets {`host`, `address`, `port`}.
+
+        Returns those that cannot be reached, each with its `error`.
+        """
         token, source = str(params["token"]), params.get("source")
         tried = [_try(token, source, target) for target in params["targets"]]
         return [failure for failure in await asyncio.gather(*tried) if failure is not None]
 
     async def pull(self, connection: Connection, params: Params) -> Any:
-        """Receives data from `address`:`port` for `seconds`, at most LONGEST_PULL_S. Returns the rate (`bytes_s`)."""
+        """Receives data from `address`:`port` for `seconds`, but at most LONGEST_PULL_S.
+
+        Returns the rate (`bytes_s`).
+        """
         seconds = min(float(params["seconds"]), LONGEST_PULL_S)
         where = (str(params["address"]), int(params["port"]))
         pulling = partial(_pull, str(params["token"]), params.get("source"), where, seconds)
@@ -97,7 +103,7 @@ class NetworkProbe:
             raise RpcError(f"{where[0]}:{where[1]} gave no data: {_reason(error)}", "no_way") from error
 
     async def close(self, connection: Connection, params: Params) -> Any:
-        """Stops listening. The listening sockets are closed when the method returns."""
+        """Stops listening. The listening sockets are closed before the method returns."""
         self._end(str(params["token"]))
         return {}
 
@@ -108,12 +114,12 @@ class NetworkProbe:
 
 
 class _Listener:
-    """The listening sockets of one launch at one address, which answer only clients that send the token."""
+    """The listening sockets of one launch at one address. They answer only clients that send the token."""
 
     def __init__(self, token: str, address: str):
         self._token = token.encode() + b"\n"
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # Behind NAT the host does not have the address by which other hosts reach it.
+        # Behind NAT, the host does not have the address by which other hosts reach it.
         self._address = address if network_addresses.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
         self._held: port_reservation.HeldPorts | None = None
@@ -124,7 +130,7 @@ class _Listener:
         return [int(listening.getsockname()[1]) for listening in self._sockets]
 
     def add(self, port: int) -> None:
-        """Listens on a port that is held by a process of this user. Raises OSError."""
+        """Listens on a port that a process of this user has reserved. Raises OSError if this fails."""
         listening = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._sockets.append(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -132,7 +138,7 @@ class _Listener:
         self._serve(listening)
 
     def hold(self, port_range: Any) -> None:
-        """Listens on a port of the range. Raises NoPortFree."""
+        """Listens on a port of the range. Raises NoPortFree if none is free."""
         held = port_reservation.hold_ports(1, port_range, self._address)
         listening = held.take(held.ports[0])
         self._sockets.append(listening)
@@ -177,7 +183,7 @@ class _Listener:
                 greeting += data
             if greeting == self._token + b"here\n":
                 await loop.sock_sendall(client, b"here\n")
-                with contextlib.suppress(OSError):  # Waits for the client to disconnect, for at most GREETING_S.
+                with contextlib.suppress(OSError):  # Waits at most GREETING_S until the client disconnects.
                     await asyncio.wait_for(loop.sock_recv(client, 1), GREETING_S)
             elif greeting == self._token + b"pull\n":
                 handed_over = True
@@ -190,7 +196,7 @@ class _Listener:
 
 
 async def _try(token: str, source: str | None, target: Params) -> Params | None:
-    """Connects to a target. Returns the target with its `error`, or None if it was reached."""
+    """Connects to a target. Returns None, or if it cannot be reached, the target with its `error`."""
     loop = asyncio.get_running_loop()
     address, port = str(target["address"]), int(target["port"])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -211,7 +217,10 @@ async def _try(token: str, source: str | None, target: Params) -> Params | None:
 
 
 def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float) -> float:
-    """Receives data, and returns the bytes per second after the warm-up. Blocks; raises OSError."""
+    """Receives data, and returns the bytes per second after the warm-up. Blocks the calling thread.
+
+    Raises OSError if the connection fails.
+    """
     own = (source, 0) if source and network_addresses.interface_of(source) else None
     with socket.create_connection(where, STALLED_S, own) as connection:
         _reset_on_close(connection)
@@ -233,7 +242,7 @@ def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float
 
 
 def _send_zeros(client: socket.socket) -> None:
-    """Sends zeros until the client disconnects, or for LONGEST_PULL_S + GREETING_S, and closes the connection."""
+    """Sends zeros until the client disconnects or LONGEST_PULL_S + GREETING_S have passed. Closes the connection."""
     chunk = bytes(_CHUNK)
     client.settimeout(GREETING_S)
     end = time.monotonic() + LONGEST_PULL_S + GREETING_S
@@ -243,7 +252,7 @@ def _send_zeros(client: socket.socket) -> None:
 
 
 async def _is_busy(address: str) -> bool:
-    """Returns whether the interface of this address carries traffic that a measurement would disturb."""
+    """Returns whether the interface with this address has other traffic, which a measurement would disturb."""
     interface = network_addresses.interface_of(address)
     if interface is None:
         return False
@@ -256,7 +265,7 @@ async def _is_busy(address: str) -> bool:
 
 
 def _traffic(interface: str) -> int:
-    """Returns the bytes that the interface has transferred in its busier direction."""
+    """Returns the number of bytes that the interface has received or sent, whichever is greater."""
     folder = f"/sys/class/net/{interface}/statistics"
     return max(_number(f"{folder}/rx_bytes"), _number(f"{folder}/tx_bytes"))
 

@@ -1,6 +1,6 @@
-"""Measurements of a host for a launch: limits, shared memory, InfiniBand, the chosen GPUs, leftovers and the clock.
+"""Measurements of a host before a launch: limits, shared memory, InfiniBand, chosen GPUs, old processes and the clock.
 
-The desktop judges the results. NVML, which is slow to open, is used only if GPUs were chosen.
+The desktop evaluates the results. NVML is used only if GPUs were chosen, because opening it is slow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY = "/dev/shm"
 INFINIBAND = "/sys/class/infiniband"
 KEEPER_EXIT_S = 30.0
-"""Time after a run's end from which its keeper counts as a leftover."""
+"""Time in seconds after the end of a run within which its keeper should exit."""
 
 Params = dict[str, Any]
 
@@ -53,12 +53,12 @@ def _measure(uuids: list[str]) -> dict[str, Any]:
 
 
 def _limits(which: int) -> list[int | None]:
-    """Returns the [soft, hard] values of a limit as inherited by the ranks. None means that there is no limit."""
+    """Returns the [soft, hard] values of a limit that ranks inherit. None means that there is no limit."""
     return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which)]
 
 
 def _shared_memory() -> dict[str, int] | None:
-    """Returns the bytes `free` and `total` of /dev/shm, or None if it is missing or not writable."""
+    """Returns the `free` and `total` bytes of /dev/shm, or None if it is missing or not writable."""
     try:
         about = os.statvfs(SHARED_MEMORY)
     except OSError:
@@ -69,7 +69,7 @@ def _shared_memory() -> dict[str, int] | None:
 
 
 def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
-    """Returns for each chosen GPU its health, XIDs from the kernel log (None if unreadable), and processes."""
+    """Returns the health, XIDs and processes of each chosen GPU. XIDs are None if the kernel log is not readable."""
     # NVML and ctypes are imported only if GPUs were chosen.
     from torchyard_agent.telemetry import xid_errors
     from torchyard_agent.telemetry.nvml import Nvml
@@ -97,10 +97,10 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
 
 
 async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
-    """Returns leftovers of earlier runs: [{`run_id`, `ended` (ended PIDs), `left` (remaining PIDs), `keeper`}].
+    """Ends processes that earlier runs without a keeper have left behind, and returns the processes by run.
 
-    This function ends processes of runs without a keeper; the result includes those ended since the last call. `keeper`
-    is true if the run ended more than KEEPER_EXIT_S ago, but its keeper is still alive.
+    The result is [{`run_id`, `ended` (PIDs that were ended since the last call), `left` (PIDs that remain), `keeper`}].
+    `keeper` is true if the run ended more than KEEPER_EXIT_S ago but its keeper is still alive.
     """
     loop = asyncio.get_running_loop()
     kept: list[str] = []
@@ -109,7 +109,7 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
         (kept if await runs.keeper(run_id) is not None else orphaned).append(run_id)
     folders: dict[str, str] = {}
     for run_id in orphaned:
-        with suppress(RpcError):  # Garbage collection may have removed the run since the listing.
+        with suppress(RpcError):  # Garbage collection may have removed the run since it was listed.
             folders[run_id] = runs.folder(run_id)
     in_use = await loop.run_in_executor(None, _in_use, list(folders.values())) if folders else set()
     for run_id, folder in folders.items():
@@ -117,14 +117,14 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
             await runs.end_processes(run_id, folder)
     left = [{"run_id": run_id, **ended, "keeper": False} for run_id, ended in runs.take_ended().items()]
     for run_id in kept:
-        with suppress(RpcError):  # The folder of the run may have been removed since the listing.
+        with suppress(RpcError):  # The folder of the run may have been removed since it was listed.
             if _is_long_over(runs.folder(run_id)):
                 left.append({"run_id": run_id, "ended": [], "left": [], "keeper": True})
     return left
 
 
 def _in_use(folders: list[str]) -> set[str]:
-    """Returns those of `folders` that appear in environments of this user's processes, from one scan of /proc."""
+    """Returns those of `folders` that environments of this user's processes contain, from one scan of /proc."""
     paths = {path + "/" for _, path in orphans.run_dirs()}
     return {folder for folder in folders if any(path.startswith(folder + "/") for path in paths)}
 

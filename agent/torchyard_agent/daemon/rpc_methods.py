@@ -1,4 +1,4 @@
-"""The daemon's methods that are called by desktops, with their names from docs/protocol.md."""
+"""The methods of the daemon that desktops call. Their names are documented in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 LAUNCH_DEADLINE_S = 20.0
-"""Longest wait in seconds of a retiring daemon for prepared launches, whose keepers depend on its connections."""
+"""Longest time in seconds for which an ending daemon waits for prepared launches, which depend on its connections."""
 
 
 class Methods:
-    """The table of methods, and the objects of the daemon that implement the methods."""
+    """The table of the daemon's methods, and the objects that implement them."""
 
     def __init__(self, agent_dir: str, hello: Params, runs: Runs, telemetry: Telemetry, retire: Callable[[], None]):
         self._agent_dir = agent_dir
@@ -86,13 +86,16 @@ class Methods:
         return self._hello
 
     async def retire(self, connection: Connection, params: Params) -> Any:
-        """Ends this daemon in favour of a newer one. Runs continue, because they depend only on their keepers."""
+        """Ends this daemon, because a newer one replaces it.
+
+        Runs continue, because they depend only on their keepers.
+        """
         await self._runs.wait_for_launches(LAUNCH_DEADLINE_S)
         asyncio.get_running_loop().call_soon(self._retire)
         return {}
 
     async def undeploy(self, connection: Connection, params: Params) -> Any:
-        """Removes the agent from this host and ends the daemon. Raises RpcError while a run is alive."""
+        """Removes the agent from this host and ends the daemon. Raises RpcError if a run is alive."""
         alive = [run_id for run_id in self._runs.ids() if await self._runs.is_running(run_id)]
         if alive:
             raise RpcError(
@@ -139,7 +142,7 @@ class Methods:
         return {}
 
     async def run_warm(self, connection: Connection, params: Params) -> Any:
-        """Starts interpreters for a launch, which end if the connection ends before `run.prepare`."""
+        """Starts interpreters for a launch. They end if the connection ends before `run.prepare`."""
         connection.on_close.append(partial(self._runs.end_warm, str(params["run_id"])))
         return await self._runs.warm(params)
 
@@ -190,7 +193,7 @@ class Methods:
         ended = False
 
         def has_ended() -> bool:
-            """Returns whether the run is over. The end of the replica does not count, since it may be restarted."""
+            """Returns whether the run is over. A replica that has ended does not count, because it may be restarted."""
             nonlocal ended
             for event in reader.read():
                 ended = journal_replay.is_ended_after(event, ended)

@@ -1,4 +1,4 @@
-"""Access to the logs of ranks by byte offset, at the client's pace."""
+"""Access to the logs of ranks by byte offset. Clients request the parts of a log."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def list_logs(run_dir: str) -> list[dict[str, Any]]:
 async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[], bool]) -> dict[str, Any]:
     """Returns a part of one rank's log.
 
-    `offset` is measured in bytes from the start, or from the end if it is negative. If no data is available yet, the
-    function waits up to `wait_s`. `ended` is true if the part reaches the end of a log that will not grow any more.
-    `times` are the times of the bytes in the part or, with `times_to_end`, of all bytes from the start of the part on
-    (see `log_times`).
+    `offset` is in bytes from the start, or from the end if it is negative. If no data is available yet, the function
+    waits up to `wait_s`. In the result, `ended` is true if the part reaches the end of a log that will not grow any
+    more. `times` are the times of the bytes in the part or, if `times_to_end` is true, of all bytes from the start of
+    the part to the end of the log (see `log_times`).
 
     Args:
         has_ended: Returns whether the log will not grow any more.
@@ -48,7 +48,7 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
     deadline = asyncio.get_running_loop().time() + min(float(params.get("wait_s", 0)), LONGEST_WAIT_S)
     offset = int(params["offset"])
     while True:
-        ended = has_ended()  # Checked before the size, so no data is missed.
+        ended = has_ended()  # `ended` is determined before the size is read. Otherwise the last data could be missed.
         status = os.stat(path) if os.path.exists(path) else None
         size = status.st_size if status is not None else 0
         start = max(0, size + offset) if offset < 0 else offset

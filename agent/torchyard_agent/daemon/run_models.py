@@ -1,7 +1,7 @@
-"""The models in a run's checkpoints on this host, each as one file for desktops to download.
+"""The models in a run's checkpoints on this host. Desktops download each model as one file.
 
-`model.pt` of an unsharded checkpoint is that file, and is linked. The parts of a sharded model are put together by
-`torchyard_roles.checkpoints.export`, under the run's own interpreter, because the agent itself has no torch.
+If the checkpoint is not sharded, this file is a link to its `model.pt`. The parts of a sharded model are combined by
+`torchyard_roles.checkpoints.export`, which the run's own interpreter executes because the agent itself has no torch.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 EXPORTS = "exports"
-"""Folder of the files for desktops, in the run's folder. A file exists until its desktop removes it or disconnects."""
+"""Subfolder of the run's folder for these files. A file exists until its desktop removes it or disconnects."""
 WAIT_S = 20.0
-"""Longest time in seconds before a request is answered while a model is being exported."""
+"""Longest time in seconds until a request is answered while a model is being exported."""
 MODEL = "model.pt"
 METADATA = ".metadata"
-"""The file that a sharded checkpoint has in place of MODEL."""
+"""The file that a sharded checkpoint has instead of MODEL."""
 _UNFINISHED = re.compile(r"\.saving-(step-\d{12})-shared")
-"""A folder in which the ranks write their parts of a sharded model."""
+"""The name of a folder in which ranks write their parts of a sharded model."""
 MAX_PARTS = 50
 _CAUSE = "cannot be exported: "
 _LACKS_TORCH = "No module named 'torch"
@@ -41,8 +41,8 @@ _LACKS_TORCH = "No module named 'torch"
 def list_checkpoints(folder: str) -> list[dict[str, Any]]:
     """Returns the checkpoints in a folder, newest first, each with `step`, `sharded`, `bytes`, `missing` and `parts`.
 
-    `bytes` is the size of the files that contain the model, `missing` the first name of a file that is missing or
-    damaged, and `parts` the files of a save that was not completed; empty otherwise.
+    `bytes` is the size of the files that contain the model. `missing` is the name of the first file that is missing or
+    damaged, or "". `parts` are the files of a save that was not completed, or [].
     """
     found = []
     try:
@@ -75,7 +75,7 @@ def _entry(
 
 
 class _Export:
-    """One file that is written for one connection."""
+    """The export of one model to a file for one connection."""
 
     def __init__(self, run_dir: str):
         self.run_dir = run_dir
@@ -124,9 +124,11 @@ class RunModels:
         return {"folder": folder, "checkpoints": await listing}
 
     async def model_export(self, connection: Connection, params: Params) -> Any:
-        """Returns `path` and `size` of a file with the model of a checkpoint; `path` is null until it is complete.
+        """Returns `path` and `size` of a file with the model of a checkpoint.
 
-        The desktop repeats the request, with the same `export`, until the file is complete.
+        `path` is null until the file is complete.
+
+        The desktop repeats the request with the same `export` until the file is complete.
         """
         run_dir = self._runs.folder(params["run_id"])
         key = (connection, str(params["run_id"]), str(params["export"]))
@@ -159,7 +161,7 @@ class RunModels:
             export.abandon()
 
     def _write(self, export: _Export, params: Params) -> None:
-        """Writes the file, in a thread. Raises RpcError and OSError."""
+        """Writes the file in a thread. Raises RpcError or OSError if this fails."""
         step = int(params["step"])
         folder = os.path.join(_folder(export.run_dir, params), f"step-{step:012d}")
         sizes = checkpoint_folders.files_of(folder)
@@ -174,9 +176,10 @@ class RunModels:
             export.remove()
 
     def _put_together(self, export: _Export, folder: str, step: int, params: Params) -> None:
-        import subprocess  # Imported here, since only an export needs this module.
+        import subprocess  # This module is imported here, because only an export needs it.
 
-        from torchyard_agent.keeper.processes.rank_process import command  # Needed only for an export, too.
+        # This module, too, is needed only for an export.
+        from torchyard_agent.keeper.processes.rank_process import command
 
         python = _python(params)
         setup_file = f"{export.file}.setup"
@@ -213,18 +216,18 @@ class RunModels:
 
 
 def archive_of(agent_dir: str, hello: Params) -> str:
-    """Returns the folder of the archive that this daemon runs from."""
+    """Returns the folder of the archive from which this daemon runs."""
     return paths.archive_dir(agent_dir, str(hello.get("sha256", "")))
 
 
 def _folder(run_dir: str, params: Params) -> str:
-    """Returns the folder of the run's checkpoints: that of the run, or `folder`, which its hosts share."""
+    """Returns the folder of the run's checkpoints: `folder` if the hosts share it, else one in the run's folder."""
     shared = params.get("folder")
     return os.path.expanduser(str(shared)) if shared else checkpoint_folders.checkpoints_dir(run_dir)
 
 
 def _python(params: Params) -> str:
-    """Returns the interpreter of the program. Raises RpcError if the host has none."""
+    """Returns the interpreter for training programs. Raises RpcError if the host has none."""
     wanted = params.get("python")
     if wanted:
         return os.path.expandvars(os.path.expanduser(str(wanted)))
@@ -235,7 +238,7 @@ def _python(params: Params) -> str:
 
 
 def _link(source: str, target: str) -> None:
-    """Links a file, or copies it from another file system."""
+    """Links a file, or copies it if it is on another file system."""
     try:
         os.link(source, target)
     except OSError:

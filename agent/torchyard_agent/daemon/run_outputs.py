@@ -1,4 +1,4 @@
-"""Access for desktops to the files that a run leaves on this host."""
+"""Access of desktops to the files that a run has written on this host."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 PIECE = 512 * 1024
 """Maximum number of bytes of a file in one answer."""
 INCOMPLETE = (".saving-", ".carried-")
-"""Prefixes of the folders of checkpoints that are being written or copied here. The folders are renamed once complete.
+"""Prefixes of the names of checkpoint folders that are being written or copied here.
+The folders are renamed when they are complete.
 """
 
 
 def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any]]:
-    """Returns the files of `outputs/`, `logs/` and `work/` whose path or name matches `pattern`, with size in bytes.
+    """Returns the files of `outputs/`, `logs/` and `work/` whose path or name matches `pattern`, with their sizes.
 
-    Without a pattern, the result contains all files of `outputs/` and `logs/`, and the files of `work/` that the run
-    has created or changed, except bytecode. Symbolic links and incomplete checkpoints are omitted.
+    If there is no pattern, the result contains all files of `outputs/` and `logs/`, and the files of `work/` that the
+    run has created or changed, except bytecode. Symbolic links and incomplete checkpoints are omitted.
     """
     root = read_record(run_dir).get("snapshot")
     manifest = snapshot_store.read_manifest(agent_dir, root) if root else None
@@ -48,7 +49,10 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
 
 
 def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
-    """Returns a part of a file of the run, starting at `offset`. Raises RpcError for a file outside its folder."""
+    """Returns a part of a file of the run, starting at `offset`.
+
+    Raises RpcError if the file is outside the run's folder.
+    """
     whole = os.path.realpath(os.path.join(run_dir, path))
     if not whole.startswith(os.path.realpath(run_dir) + os.sep):
         raise RpcError(f"{path} lies outside the run's folder", "outside")
@@ -59,7 +63,10 @@ def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
 
 
 def read_piece(path: str, offset: int) -> dict[str, Any]:
-    """Returns a part of a file, starting at `offset`, as {"data" (base64), "next", "size"}. Raises OSError."""
+    """Returns a part of a file, starting at `offset`, as {"data" (base64), "next", "size"}.
+
+    Raises OSError if the file cannot be read.
+    """
     with open(path, "rb") as file:
         file.seek(offset)
         data = file.read(PIECE)

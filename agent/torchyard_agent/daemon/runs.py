@@ -1,4 +1,4 @@
-"""The runs of this host and their keepers. A run that has begun does not depend on the daemon."""
+"""The runs of this host and their keepers. Runs that have begun do not depend on the daemon."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from torchyard_agent.telemetry.procfs import boot_id
 from torchyard_agent.unix_socket_rpc import Connection
 
 KEEPER_DEADLINE_S = 20.0
-"""Timeout for the start of a keeper, which takes 0.1 s on an idle host."""
+"""Timeout in seconds for the start of a keeper, which takes 0.1 s on an idle host."""
 EXIT_DEADLINE_S = 10.0
-"""Timeout in seconds for a keeper to exit once its run has ended or was aborted."""
+"""Timeout in seconds for a keeper to exit after its run has ended or was aborted."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -60,14 +60,17 @@ class Runs:
         self._records: dict[str, dict[str, Any]] = {}
 
     def folder(self, run_id: str) -> str:
-        """Returns the run's folder on this host. Raises RpcError if there is none."""
+        """Returns the run's folder on this host. Raises RpcError if the run is unknown here."""
         folder = paths.run_dir(self._agent_dir, self._node, _checked(run_id))
         if not os.path.isdir(folder):
             raise RpcError(f"there is no run {run_id} on {self._node}", "no_run")
         return folder
 
     def ids(self) -> list[str]:
-        """Returns the IDs of all runs with a folder on this host, oldest first. Each ID begins with a time."""
+        """Returns the IDs of all runs that have a folder on this host, oldest first.
+
+        An ID begins with the time of the launch.
+        """
         try:
             with os.scandir(paths.runs_dir(self._agent_dir, self._node)) as entries:
                 return sorted(
@@ -79,13 +82,13 @@ class Runs:
             return []
 
     async def warm(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper, and within the keeper, the interpreters of its ranks (see `messages.Warm`)."""
+        """Starts the run's keeper, which starts the interpreters of its ranks (see `messages.Warm`)."""
         self._warm.add(_checked(params["run_id"]))
         keeper = await self._start_keeper(params)
         return await keeper.call("warm", params)
 
     def end_warm(self, run_id: str) -> None:
-        """Ends the keeper of a launch, with its warm interpreters, if the desktop disconnects before `prepare`."""
+        """Ends the keeper of a launch, and its interpreters. Called if the desktop disconnects before `prepare`."""
         if run_id in self._warm:
             self._warm.discard(run_id)
             task = self._ending_warm[run_id] = asyncio.get_running_loop().create_task(self._end_warm(run_id))
@@ -99,9 +102,9 @@ class Runs:
             await asyncio.sleep(0.02)
 
     async def prepare(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper, unless `warm` has done so, and forwards `params` to the keeper."""
+        """Starts the run's keeper, unless `warm` has started it, and forwards `params` to the keeper."""
         run_id = _checked(params["run_id"])
-        if params.pop("anew", False):  # An earlier addition of this host to the live run was aborted.
+        if params.pop("anew", False):  # An earlier attempt to add this host to the live run was aborted.
             self._aborted.discard(run_id)
         with self.launching():
             keeper = await self._warm_keeper(run_id)
@@ -122,12 +125,12 @@ class Runs:
         return await self.keeper(run_id)
 
     async def _has_renewed(self, run_id: str, keeper: Connection) -> bool:
-        """Renews a keeper's lease. Returns False if the lease had expired and the keeper has exited."""
+        """Renews the lease of a keeper, and returns whether this succeeded. If not, the keeper has exited."""
         try:
             await keeper.call("renew", {})
         except RpcError as error:
             if error.code not in ("lease_lapsed", "disconnected"):
-                return True  # For example, the keeper of an older agent lacks this method.
+                return True  # The keeper may belong to an older agent, which does not have this method.
         else:
             return True
         while await self.keeper(run_id) is not None:
@@ -150,13 +153,13 @@ class Runs:
             started.set()
 
     async def _wait_for_start(self, run_id: str) -> None:
-        """Waits until the run's keeper has started, if it is being started."""
+        """If the run's keeper is being started, waits until it has started."""
         if run_id in self._starting:
             await self._starting[run_id].wait()
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """Counts a request of a launch as unanswered while the context is open."""
+        """A context manager that counts a request of a launch as unanswered until it exits."""
         self._launching += 1
         try:
             yield
@@ -164,7 +167,7 @@ class Runs:
             self._launching -= 1
 
     async def wait_for_launches(self, within_s: float) -> None:
-        """Waits until all launches that this host is preparing have begun or been abandoned, for at most `within_s`."""
+        """Waits at most `within_s` until all launches that this host is preparing have begun or been abandoned."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while (self._launching or any(map(self.is_alive, self._prepared))) and loop.time() < deadline:
@@ -172,16 +175,16 @@ class Runs:
 
     async def _spawn_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
         if not os.path.isdir(archive):
-            # Garbage collection has removed the archive as unused while the desktop was connected.
+            # Garbage collection removed the archive as unused while the desktop was connected.
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):
-            # Garbage collection on all hosts that share the home reads the modification time and the note.
+            # Garbage collection on all hosts with the same home folder reads this modification time and this file.
             os.utime(archive)
             with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))
         with open(os.path.join(folder, "keeper.log"), "ab") as log:
-            # The keeper outlives this daemon, because its second fork makes it a child of init.
+            # The keeper forks once more. It is then a child of init and outlives this daemon.
             launcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _KEEPER, archive, self._agent_dir, self._node, run_id],
                 stdin=subprocess.DEVNULL,
@@ -205,14 +208,14 @@ class Runs:
         )
 
     async def begin(self, method: str, params: dict[str, Any]) -> Any:
-        """Forwards `start` or `join`, after which the run does not depend on the desktop."""
+        """Forwards `start` or `join`. After that, the run does not depend on the desktop."""
         run_id = str(params["run_id"])
         self._prepared.discard(run_id)
         try:
             with self.launching():
                 return await self.forward(method, params)
         except RpcError as error:
-            if error.code not in ("run_over", "disconnected"):  # The keeper has exited, before the call or during it.
+            if error.code not in ("run_over", "disconnected"):  # The keeper has exited before or during the call.
                 raise
             raise RpcError(
                 f"{self._node} gave up the launch of run {run_id}: it was cancelled, or its desktop had not renewed it "
@@ -222,7 +225,7 @@ class Runs:
             ) from None
 
     def abort_unbegun(self, run_id: str) -> None:
-        """Aborts a run if its desktop disconnects after `prepare` and before the run has begun."""
+        """Aborts a run that has not begun. Called if its desktop disconnects after `prepare`."""
 
         async def abort() -> None:
             with contextlib.suppress(RpcError):  # The keeper has exited, or the desktop has already aborted the run.
@@ -238,11 +241,11 @@ class Runs:
         task.add_done_callback(self._tasks.discard)
 
     async def forward(self, method: str, params: dict[str, Any]) -> Any:
-        """Returns the answer of the run's keeper to a call. Raises RpcError if the keeper has exited."""
+        """Calls a method of the run's keeper and returns the answer. Raises RpcError if the keeper has exited."""
         run_id = _checked(params.pop("run_id"))
         if method == "abort":
             self._aborted.add(run_id)
-        # An abort that arrives before its `prepare` is handled must find the keeper.
+        # An abort may arrive before its `prepare` has been handled, and must find the keeper.
         await self._wait_for_start(run_id)
         keeper = await self.keeper(run_id)
         if keeper is None:
@@ -259,7 +262,7 @@ class Runs:
             ) from None
 
     async def keeper(self, run_id: str) -> Connection | None:
-        """Returns a connection to the run's keeper, or None if no keeper answers: it has exited, or not yet started."""
+        """Returns a connection to the run's keeper, or None if the keeper has exited or has not started yet."""
         known = self._keepers.get(run_id)
         if known is not None and not known.closed:
             return known
@@ -271,7 +274,7 @@ class Runs:
                 raise FileNotFoundError
             keeper = await unix_socket_rpc.connect(address, lambda method, _: self._wake(run_id))
         except (ConnectionRefusedError, FileNotFoundError, PermissionError):
-            # PermissionError: another user has bound the name of a keeper that has ended.
+            # PermissionError: the keeper has ended, and another user has bound its address.
             if run_id not in self._starting:
                 self._exited.add(run_id)
             return None
@@ -290,9 +293,9 @@ class Runs:
         return await self.keeper(run_id) is not None
 
     async def is_running(self, run_id: str) -> bool:
-        """Returns whether the run has a keeper here. If the run has ended, first waits for the keeper's exit.
+        """Returns whether the run has a keeper here. If the run has ended, first waits until its keeper exits.
 
-        The wait takes at most EXIT_DEADLINE_S.
+        It waits at most EXIT_DEADLINE_S.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXIT_DEADLINE_S
@@ -306,17 +309,17 @@ class Runs:
         return bool(journal_replay.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"])
 
     def planned_gpus(self, run_id: str) -> set[str]:
-        """Returns the UUIDs of the GPUs of the whole run on all hosts, from its record."""
+        """Returns the UUIDs of the run's GPUs on all hosts, according to its record."""
         replicas = self._record_of(run_id).get("replicas")
         planned = replicas if isinstance(replicas, list) else []
         return {str(gpu) for replica in planned for gpu in replica.get("gpus", [])}
 
     def person_of(self, run_id: str) -> str:
-        """Returns the person who booked for the run or launched it, from its record, or "" if unknown."""
+        """Returns the person who booked for the run or launched it, according to its record, or "" if unknown."""
         return str(self._record_of(run_id).get("person") or "")
 
     def _record_of(self, run_id: str) -> dict[str, Any]:
-        """Returns `replicas` and `person` of the run's record, as sent by the desktop. The values are cached."""
+        """Returns `replicas` and `person` of the run's record, which the desktop has sent. The values are cached."""
         if run_id not in self._records:
             if len(self._records) > 100:
                 self._records.clear()
@@ -324,7 +327,7 @@ class Runs:
             known = found if isinstance(found, dict) else {}
             kept = {"replicas": known.get("replicas"), "person": known.get("person")}
             if not known:
-                return kept  # Nothing is cached, because the run may still be in preparation.
+                return kept  # The record is not cached, because the run may still be in preparation.
             self._records[run_id] = kept
         return self._records[run_id]
 
@@ -333,11 +336,11 @@ class Runs:
         return run_id in self._starting
 
     def is_alive(self, run_id: str) -> bool:
-        """Returns whether the run's keeper was alive at the last look-up and its connection is still open."""
+        """Returns whether the run's keeper was alive when it was last looked up, and is still connected."""
         return run_id in self._keepers
 
     def listen(self, run_id: str) -> asyncio.Event:
-        """Returns an event that is set whenever the run's journal may have grown or its keeper has exited."""
+        """Returns an event that is set when the run's journal may have grown or its keeper has exited."""
         event = asyncio.Event()
         self._listeners.setdefault(run_id, []).append(event)
         return event
@@ -348,9 +351,10 @@ class Runs:
             del self._listeners[run_id]
 
     async def show(self, run_id: str) -> dict[str, Any]:
-        """Returns the run's record, and the state replayed from its journal."""
+        """Returns the run's record, and its state according to its journal."""
         folder = self.folder(run_id)
-        await self._wait_for_start(run_id)  # Without this wait, a launch would look like a run whose keeper has died.
+        # If this method did not wait, a run that is being launched would look like a run whose keeper has died.
+        await self._wait_for_start(run_id)
         keeper = await self.keeper(run_id)
         metrics: dict[str, Any] = {}
         silent = False
@@ -358,9 +362,9 @@ class Runs:
             try:
                 metrics = (await keeper.call("status", {}, timeout=5.0)).get("metrics", {})
             except RpcError:
-                silent = not keeper.closed  # A slow keeper is still alive.
+                silent = not keeper.closed  # A keeper that answers too slowly is still alive.
                 keeper = keeper if silent else None
-        # The journal is read after the look-up of the keeper: if the keeper has just exited, its last entries are
+        # The journal is read after the keeper was looked up. If the keeper has just exited, its last entries are then
         # included.
         view = journal_replay.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)
@@ -377,16 +381,18 @@ class Runs:
         }
 
     def death(self, run_id: str) -> str:
-        """Returns, as a clause, the reason why a run without a recorded end has no keeper."""
+        """Returns, as a clause, the reason why a run has no keeper although its end is not recorded."""
         before = read_record(self.folder(run_id)).get("boot_id")
         if before and before != boot_id():
             return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
         return "its keeper died"
 
     async def end_orphans(self, run_id: str) -> None:
-        """Ends the processes of a run whose keeper died: PDEATHSIG ends its ranks, but not their children.
+        """Ends the processes of a run whose keeper was killed.
 
-        Has no effect while the run has a keeper, or if it was called before for this run.
+        The kernel ends only its ranks (PDEATHSIG), not their children.
+
+        Has no effect while the run has a keeper, or if this was done before.
         """
         folder = self.folder(run_id)
         if run_id in self._cleared or await self.keeper(run_id) is not None:
@@ -395,7 +401,7 @@ class Runs:
         await self.end_processes(run_id, folder)
 
     async def end_processes(self, run_id: str, folder: str) -> None:
-        """Ends all processes with the run's folder in their environment, and records them for `take_ended`."""
+        """Ends all processes whose environment contains the run's folder, and records them for `take_ended`."""
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(None, orphans.find, folder)
         if found:
@@ -403,12 +409,12 @@ class Runs:
             self._ended[run_id] = {"ended": [pid for pid in found if pid not in stuck], "left": stuck}
 
     def take_ended(self) -> dict[str, dict[str, list[int]]]:
-        """Returns, by run, the PIDs that were ended since the last call (`ended`) and the remaining PIDs (`left`)."""
+        """Returns, for each run, the PIDs that were ended since the last call (`ended`) and that remain (`left`)."""
         ended, self._ended = self._ended, {}
         return ended
 
     async def list(self) -> list[dict[str, Any]]:
-        """Returns a summary of each run, except launches before `prepare`."""
+        """Returns a summary of each run. Launches before `prepare` are not included."""
         lines = []
         for run_id in self.ids():
             if run_id in self._warm:
@@ -416,7 +422,7 @@ class Runs:
             try:
                 shown = await self.show(run_id)
             except (RpcError, OSError):
-                continue  # For example, the folder of the run has just been removed.
+                continue  # The run's folder may just have been removed.
             record = shown["record"]
             state = {name: shown[name] for name in ("state", "reason", "as_of", "alive", "silent", "died")}
             about = {"name": record.get("name", ""), "record": record.get("record", {})}
@@ -424,15 +430,15 @@ class Runs:
         return lines
 
     async def remove(self, run_id: str) -> None:
-        """Removes a run's folder. Raises RpcError while the run is alive."""
+        """Removes a run's folder. Raises RpcError if the run is alive."""
         folder = self.folder(run_id)
         if await self.is_running(run_id):
             raise RpcError(f"the run {run_id} is still alive", "run_alive", "Stop it first.", run_id=run_id)
         await asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder)
 
     async def _on_keeper_exit(self, run_id: str) -> None:
-        """Ends the remaining processes of a run whose keeper died before the run's end."""
-        with contextlib.suppress(RpcError):  # The folder of the run may have been removed too.
+        """Ends the remaining processes of a run if its keeper exited before the run's end."""
+        with contextlib.suppress(RpcError):  # The run's folder may have been removed too.
             if not self._has_ended(run_id):
                 await self.end_orphans(run_id)
 
@@ -452,8 +458,8 @@ sys.dont_write_bytecode = True
 from torchyard_agent.keeper.main import main
 sys.exit(main(agent_dir, node, run_id))
 """
-"""The code of a keeper's process. asyncio would import ssl (2 MB, 10 ms), which no keeper needs. Only `daemon.bytecode`
-writes bytecode.
+"""The code of a keeper's process. It prevents asyncio from importing ssl (2 MB, 10 ms), which no keeper needs.
+Bytecode is written only by `daemon.bytecode`.
 """
 
 
@@ -464,7 +470,7 @@ def _checked(run_id: object) -> str:
 
 
 def read_record(folder: str) -> dict[str, Any]:
-    """Returns the contents of a run's `run.json`; {} if it is missing, or invalid, as after a power failure."""
+    """Returns the contents of a run's `run.json`, or {} if the file is missing or damaged, as after a power failure."""
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             record = json.load(file)

@@ -24,7 +24,7 @@ from torchyard_agent.protocol import paths
 from torchyard_agent.telemetry.sampler import Sampler
 
 COMPILE_AFTER_S = 3.0
-"""Delay of the bytecode compilation, so that it does not slow down the desktop's first requests."""
+"""Time in seconds before bytecode is compiled. The delay keeps the desktop's first requests fast."""
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 async def serve_until_retired(
     agent_dir: str, hello: dict[str, Any], listener: socket.socket, conversations: Conversations
 ) -> None:
-    """Serves `listener` and the open conversations until a call of `retire` or `undeploy`, or SIGTERM or SIGINT."""
+    """Serves `listener` and the open sockets until a call of `retire` or `undeploy`, or until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     loop = asyncio.get_running_loop()
     retired = asyncio.Event()
@@ -53,7 +53,8 @@ async def serve_until_retired(
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
     loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, paths.archive_dir(agent_dir, hello["sha256"])))
     with contextlib.suppress(OSError):
-        # Without a unit, for example if the home is not writable, the next connection from a desktop starts the daemon.
+        # If there is no unit, for example because the home folder is not writable, the next connection of a desktop
+        # starts the daemon.
         if systemd_unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()
@@ -65,7 +66,7 @@ async def serve_until_retired(
 
 
 def _compile(loop: asyncio.AbstractEventLoop, archive: str) -> None:
-    """Compiles the archive's modules to bytecode in a background process, so that keepers start quickly."""
+    """Compiles the archive's modules to bytecode in a background process. Keepers then start faster."""
     script = os.path.join(archive, "torchyard_agent", "daemon", "bytecode.py")
     command, null = ["nice", "-n", "19", sys.executable, "-I", "-S", script, archive], subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)

@@ -15,16 +15,16 @@ from torchyard_agent.unix_socket_rpc import Connection
 BATCH = 500
 """Maximum number of journal entries in one notification."""
 NVML_IDLE_S = 30.0
-"""Time in seconds without a sample after which NVML is closed: while it is open, the driver cannot be replaced."""
+"""Time in seconds without a sample after which NVML is closed. While it is open, the driver cannot be replaced."""
 TELEMETRY_BACKLOG = 256 * 1024
-"""Number of unsent bytes above which samples for a client are skipped."""
+"""Number of unsent bytes above which a client receives no samples."""
 
 
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
-    """Sends the journal from the entry after `seen`, then each new entry, until the keeper has exited.
+    """Sends the journal's entries after `seen`, and then each new entry until the keeper has exited.
 
-    Only the last notification has `alive` set to false, and it contains no entries. If the journal has no `run_ended`
-    entry then, the keeper has died.
+    Only in the last notification `alive` is false, and it contains no entries. If the journal has no `run_ended` entry
+    at that time, the keeper was killed or crashed.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -32,7 +32,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            # The keeper is looked up before the journal is read: if it has exited, the journal is complete.
+            # The keeper is looked up before the journal is read. If it has exited by then, the journal is complete.
             alive = await runs.is_open(run_id)
             entries = reader.read()
             if first:
@@ -66,7 +66,8 @@ class Telemetry:
     def watch(self, connection: Connection, interval_s: float) -> None:
         """Subscribes `connection` to samples every `interval_s` seconds, limited to 0.2 to 60.
 
-        All subscribers get each sample, so the shortest of their intervals counts.
+        Every subscriber receives every sample. The interval between samples is the shortest that a subscriber has
+        requested.
         """
         if connection not in self._watchers:
             connection.on_close.append(lambda: self.unwatch(connection))
@@ -78,7 +79,7 @@ class Telemetry:
         self._watchers.pop(connection, None)
 
     async def sample(self) -> dict[str, Any]:
-        """Takes one sample of the host and of the replicas on it, with the metrics of their scripts."""
+        """Takes one sample of the host and its replicas, including the metrics of their scripts."""
         pids: dict[str, list[int]] = {}
         reports: dict[str, dict[str, Any]] = {}
         for run_id in self._runs.ids():
@@ -88,7 +89,7 @@ class Telemetry:
             try:
                 metrics = await keeper.call("metrics", {}, timeout=1.0)
             except RpcError:
-                continue  # The keeper is busy or ending. A busy keeper is asked again for the next sample.
+                continue  # The keeper is busy or ending. A busy keeper is called again for the next sample.
             pids.update({f"{run_id}/{replica}": found for replica, found in metrics["pids"].items()})
             reports.update({f"{run_id}/{replica}": found for replica, found in metrics["metrics"].items()})
         if self._closing is not None:
@@ -99,7 +100,7 @@ class Telemetry:
         return sample
 
     async def recent(self, within_s: float) -> dict[str, Any]:
-        """Returns the last sample if it is at most `within_s` seconds old, else a new sample."""
+        """Returns the last sample if it is at most `within_s` seconds old, otherwise a new one."""
         if self._last is not None and asyncio.get_running_loop().time() - self._last[0] <= within_s:
             return self._last[1]
         return await self.sample()

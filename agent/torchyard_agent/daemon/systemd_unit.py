@@ -1,8 +1,8 @@
 """A systemd unit that starts the daemon after a reboot.
 
-The unit is installed only if the user has enabled lingering (`loginctl enable-linger`): otherwise systemd starts none
-of the user's units before the next login, and the next connection from a desktop starts the daemon. The unit does not
-name a host, since homes may be shared between hosts.
+The unit is installed only if the user has enabled lingering (`loginctl enable-linger`). Otherwise systemd would start
+the user's units only at the next login, but the next connection from a desktop starts the daemon anyway. The unit does
+not contain the name of a host, because hosts may share home folders.
 https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
 """
 
@@ -31,7 +31,7 @@ WantedBy=default.target
 
 
 def install(agent_dir: str, sha256: str, root: str = "/", home: str | None = None) -> bool:
-    """Writes and enables the unit for this archive if systemd would start it. Raises OSError.
+    """Writes and enables the unit for this archive, if systemd would start the unit. Raises OSError if this fails.
 
     Returns:
         Whether the unit is enabled.
@@ -66,14 +66,14 @@ def _can_come_back(root: str) -> bool:
 
 
 def _paths(agent_dir: str, home: str | None) -> tuple[str, str]:
-    """Returns the path of the unit, and the path of the link that enables the unit."""
+    """Returns the path of the unit, and of the link by which the unit is enabled."""
     folder = os.path.join(home or os.path.expanduser("~"), ".config", "systemd", "user")
     name = f"torchyard-agent-{paths.scope(agent_dir)}.service"
     return os.path.join(folder, name), os.path.join(folder, "default.target.wants", name)
 
 
 def _quoted(word: str) -> str:
-    """Quotes a word for systemd, and escapes the characters that have a meaning there."""
+    """Quotes a word for systemd, and escapes characters that have a special meaning there."""
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
 
 

@@ -1,4 +1,4 @@
-"""Removal of the agent from a host, unless the agent's folder contains other files."""
+"""Removes the agent from a host, unless the agent's folder contains other files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torchyard_agent.telemetry.procfs import each_process
 
 _OWN_NAMES = frozenset({"store", "hosts"})
 RETRY_S = 10.0
-"""How long a removal is retried, in seconds, while other processes write into the folders."""
+"""Time in seconds for which a removal is repeated while other processes write into the folders."""
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
-    """Removes this host's folder, and the whole agent's folder if no other host shares it.
+    """Removes this host's folder and, if no other host uses it, the whole agent's folder.
 
-    Empty parent folders that were created for the agent are removed too. Raises RpcError if the folder contains other
+    Empty parent folders that were created for the agent are also removed. Raises RpcError if the folder contains other
     files.
 
     Returns:
@@ -48,7 +48,8 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
         _remove(paths.store_dir(agent_dir))
         for folder in (hosts, agent_dir):
             if not _names(folder):
-                with contextlib.suppress(FileNotFoundError):  # Another host with the same home has removed the folder.
+                # Another host with the same home folder has removed the folder.
+                with contextlib.suppress(FileNotFoundError):
                     os.rmdir(folder)
         if not os.path.exists(agent_dir):
             for folder in parents:
@@ -58,7 +59,7 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
 
 
 def _created_parents(agent_dir: str) -> list[str]:
-    """Returns the parent folders that were created for the agent, innermost first (see `bootstrap.create_store`)."""
+    """Returns the parent folders that `bootstrap.create_store` created for the agent, innermost first."""
     try:
         with open(os.path.join(paths.store_dir(agent_dir), "made.json"), encoding="utf-8") as file:
             return [str(folder) for folder in json.load(file) if agent_dir.startswith(f"{folder}/")]
@@ -67,7 +68,7 @@ def _created_parents(agent_dir: str) -> list[str]:
 
 
 def _end_helpers(agent_dir: str) -> None:
-    """Ends bytecode compilation and garbage collection, which would create folders again."""
+    """Ends bytecode compilation and garbage collection, because they would create folders again."""
     deadline = time.monotonic() + RETRY_S
     while time.monotonic() < deadline:
         helpers = list(_helpers(agent_dir))
@@ -80,7 +81,7 @@ def _end_helpers(agent_dir: str) -> None:
 
 
 def _helpers(agent_dir: str) -> Iterator[int]:
-    """Yields the PIDs of the daemon's helper processes that run from this store."""
+    """Yields the PIDs of the daemon's background processes that run from this store."""
     store, title = os.fsencode(paths.store_dir(agent_dir)) + b"/", garbage_collection_trigger.TITLE.encode()
     for pid, line in each_process("cmdline"):
         if store in line and (b"/daemon/bytecode.py" in line or title in line):
@@ -95,7 +96,7 @@ def _names(folder: str) -> set[str]:
 
 
 def _close_log() -> None:
-    """Redirects the daemon's output to /dev/null, since an open file on NFS prevents the removal of its folder."""
+    """Redirects the daemon's output to /dev/null, because on NFS an open file prevents the removal of its folder."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -103,7 +104,10 @@ def _close_log() -> None:
 
 
 def _remove(folder: str) -> None:
-    """Removes a folder. Retries for RETRY_S, since other processes may write into it or remove it. Raises OSError."""
+    """Removes a folder. Repeats this for RETRY_S, because other processes may write into it or remove it.
+
+    Raises OSError if the folder still cannot be removed.
+    """
     deadline = time.monotonic() + RETRY_S
     while os.path.isdir(folder):
         try:

@@ -1,9 +1,9 @@
-"""Locks for uploads into a store that several hosts share: one desktop sends a snapshot while the others wait.
+"""Locks for uploads to a store that several hosts share. Only one desktop at a time uploads a snapshot.
 
-A lock is a file in the store, created with O_EXCL. Its holder updates the file's modification time while the holder is
-alive. The clocks of the hosts differ, so a lock is considered stale if its time does not change while another daemon
-observes it for STALE_AFTER_S, regardless of the time itself. A lock of an ended daemon of the same host is stale
-immediately.
+A lock is a file in the store, created with O_EXCL. Its owner updates the file's modification time as long as the owner
+is alive. The clocks of hosts may differ, so the modification time itself is not compared with a clock. Instead, a lock
+is stale if another daemon observes for STALE_AFTER_S that its modification time does not change. A lock whose owner was
+a daemon of the same host that has ended is stale immediately.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchyard_agent.protocol import paths
 TOUCH_INTERVAL_S = 2.0
 STALE_AFTER_S = 10.0
 FORGOTTEN_AFTER_S = 3600.0
-"""Age in seconds at which garbage collection ignores a lock; clocks of hosts differ by far less."""
+"""Age in seconds at which garbage collection ignores a lock. It is far greater than differences between clocks."""
 
 
 class UploadLocks:
-    """The locks that this daemon holds for desktops, and the locks of other daemons that it observes."""
+    """The locks that this daemon has taken for desktops, and the locks of other daemons that it observes."""
 
     def __init__(self, agent_dir: str, node: str):
         self._folder = os.path.join(paths.store_dir(agent_dir), "sending")
@@ -30,7 +30,10 @@ class UploadLocks:
         self._watched: dict[str, tuple[int, float]] = {}
 
     def take(self, root: str, sender: str) -> bool:
-        """Locks the snapshot for `sender`. Returns False if another sender has locked it. Raises OSError."""
+        """Locks the snapshot for `sender`. Returns False if another sender has locked it.
+
+        Raises OSError if this fails.
+        """
         os.makedirs(self._folder, 0o700, exist_ok=True)
         path = os.path.join(self._folder, root)
         for _ in range(3):
@@ -52,26 +55,26 @@ class UploadLocks:
         return False
 
     def is_locked(self, root: str, sender: str) -> bool:
-        """Returns whether another sender has locked the snapshot, and its lock is not stale."""
+        """Returns whether another sender has locked the snapshot and the lock is not stale."""
         path = os.path.join(self._folder, root)
         return self._held.get(root) != sender and os.path.exists(path) and not self._is_stale(root, path)
 
     def release(self, sender: str, root: str | None = None) -> None:
-        """Releases the sender's lock on `root`, or without `root` all its locks."""
+        """Releases the sender's lock on `root`, or all locks of the sender if `root` is missing."""
         for held in [name for name, holder in self._held.items() if holder == sender and root in (None, name)]:
             del self._held[held]
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self._folder, held))
 
     def touch(self) -> bool:
-        """Updates the times of all locks held by this daemon. Returns False if there are none."""
+        """Updates the times of all locks of this daemon. Returns False if it has none."""
         for root in list(self._held):
             with contextlib.suppress(OSError):
                 os.utime(os.path.join(self._folder, root))
         return bool(self._held)
 
     def others(self) -> bool:
-        """Returns whether any upload to this store is in progress, or was abandoned within the last hour."""
+        """Returns whether an upload to this store is in progress, or was abandoned within the last hour."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as locks:
             return any(abs(time.time() - lock.stat().st_mtime) < FORGOTTEN_AFTER_S for lock in locks)
         return False
@@ -82,10 +85,10 @@ class UploadLocks:
                 holder = file.read()
             touched = os.stat(path).st_mtime_ns
         except OSError:
-            return False  # The lock has just been released, or its file cannot be read.
+            return False  # The lock was just released, or its file cannot be read.
         node, _, pid = holder.rpartition(" ")
         if node == self._mine.rpartition(" ")[0] and pid.isdigit() and holder != self._mine:
-            return not os.path.exists(f"/proc/{pid}")  # Another daemon of this host has taken the lock.
+            return not os.path.exists(f"/proc/{pid}")  # Another daemon of this host took the lock.
         now = time.monotonic()
         seen = self._watched.get(root)
         if seen is None or seen[0] != touched:

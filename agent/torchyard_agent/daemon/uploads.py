@@ -1,4 +1,4 @@
-"""Uploads of working folder snapshots from desktops, and access to the snapshots' files."""
+"""Uploads of working folder snapshots by desktops, and access to the files of snapshots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class _Sender:
-    """A desktop's connection that uploads files."""
+    """The connection of a desktop that uploads files."""
 
     def __init__(self, name: str, incoming: snapshot_store.Incoming):
         self.name = name
@@ -30,7 +30,7 @@ class _Sender:
 
 
 class Uploads:
-    """The methods `snapshot.*`. Threads access the disk, so that the daemon can answer other requests."""
+    """The methods `snapshot.*`. Threads access the disk, and the daemon can answer other requests meanwhile."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
@@ -49,9 +49,9 @@ class Uploads:
         }
 
     async def offer(self, connection: Connection, params: Params) -> Any:
-        """Returns whether this host has the snapshot, which files of its manifest are missing, and the free bytes.
+        """Returns whether this host has the snapshot, which of its files are missing, and the free space in bytes.
 
-        `busy` is true if another desktop is uploading the snapshot to the same store. The caller then repeats the
+        `busy` is true if another desktop is uploading the snapshot to the same store. The caller must then repeat the
         request later.
         """
         root, manifest, sender = str(params["root"]), params.get("manifest"), self._sender(connection)
@@ -67,7 +67,7 @@ class Uploads:
             return {"have": False, "missing": None, "busy": True, "free": free}
         if self._touching is None or self._touching.done():
             self._touching = asyncio.get_running_loop().create_task(self._touch())
-        # The previous holder of the lock may just have completed the upload.
+        # The previous owner of the lock may just have completed the upload.
         if await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             self._locks.release(sender.name, root)
             return {"have": True, "missing": [], "busy": False, "free": free}
@@ -82,7 +82,7 @@ class Uploads:
         return {}
 
     async def seal(self, connection: Connection, params: Params) -> Any:
-        """Completes an upload. Raises RpcError (`incomplete`) if any of its files is missing in the store."""
+        """Completes an upload. Raises RpcError (`incomplete`) if files are missing in the store."""
         sender = self._sender(connection)
         async with sender.lock:
             root = await self._in_a_thread(snapshot_store.seal, self._agent_dir, params["manifest"])
@@ -90,7 +90,7 @@ class Uploads:
         return {"root": root}
 
     async def manifest(self, connection: Connection, params: Params) -> Any:
-        """Returns the manifest of a snapshot, or None if this host lacks it, and marks the snapshot as used."""
+        """Returns the manifest of a snapshot, or None if this host does not have it. Marks the snapshot as used."""
         root = str(params["root"])
         if not await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             return {"manifest": None}
@@ -122,14 +122,14 @@ class Uploads:
         return self._senders[connection]
 
     def _forget(self, connection: Connection) -> None:
-        """Ends the upload of a closed connection. Complete files are kept for the next attempt."""
+        """Ends the upload of a closed connection. Files that are complete are kept for the next attempt."""
         sender = self._senders.pop(connection)
-        # A thread removes the incomplete files, after any write in progress.
+        # A thread removes the incomplete files, once any write in progress has ended.
         asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)
         self._locks.release(sender.name)
 
     def _release_if_gone(self, connection: Connection, sender: _Sender, taken: asyncio.Future[bool]) -> None:
-        """Releases a lock that a thread acquired after its desktop had disconnected and `_forget` had run."""
+        """Releases a lock that a thread took for a desktop which had already disconnected."""
         if connection.closed:
             self._locks.release(sender.name)
 

@@ -1,8 +1,8 @@
-"""Evidence of idle bookings and of GPU use, kept for desktops that connect later. No I/O.
+"""Evidence of idle bookings and GPU use, which is kept for desktops that connect later. No I/O.
 
-A booking is in use while any of its GPUs on this host is in use, that is, while an active process uses the GPU, the GPU
-has load, a run holds the GPU, or the GPU does not respond. A sleeping process is not active, nor is a display server
-that only draws. The time between samples that are too far apart is considered neither use nor idle time.
+A booking is in use while any of its GPUs on this host is in use. A GPU is in use while an active process uses it, it
+has load, a run holds it, or it does not respond. A sleeping process is not active, and neither is a display server that
+only draws. The time between samples that are too far apart counts neither as use nor as idle time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchyard_agent.protocol.calendar import CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 IDLE_PERCENT = 5
-"""Utilization in percent below which a GPU without active processes is idle."""
+"""Utilization in percent below which a GPU without active processes counts as idle."""
 KEPT_S = 3 * 86400.0
 MAX_IDLE = 1000
 MAX_USES = 3000
@@ -23,7 +23,7 @@ MAX_USES = 3000
 class Idle(NamedTuple):
     """An idle period of a booking: its GPUs on this host were idle from `since` to `seen`.
 
-    If both times are equal, the GPUs were in use at that time, or their observation began then.
+    If both times are equal, either the GPUs were in use at that time or their observation began then.
     """
 
     gpus: tuple[str, ...]
@@ -37,19 +37,19 @@ class Used(NamedTuple):
     gpu: str
     user: str
     person: str
-    """The person named in the record of the run; "" if there is none."""
+    """The person named in the record of the run, or "" if there is none."""
     run_id: str
     start: float
     end: float
 
 
 def is_busy(gpu: Mapping[str, Any], held: Collection[str], asleep: Collection[int]) -> bool:
-    """Returns whether a GPU is in use. A GPU that does not respond is considered in use.
+    """Returns whether a GPU is in use. A GPU that does not respond counts as in use.
 
     Args:
         gpu: The GPU's part of a sample.
-        held: The UUIDs of GPUs that runs hold.
-        asleep: The PIDs of processes without activity.
+        held: The UUIDs of the GPUs that runs hold.
+        asleep: The PIDs of the processes that are not active.
     """
     utilisation = gpu["utilisation"]
     return bool(
@@ -69,12 +69,12 @@ def update_idle(
     now: float,
     gap_s: float,
 ) -> dict[str, Idle]:
-    """Returns the evidence of idle bookings after a sample.
+    """Returns the evidence of idle bookings, updated by a sample.
 
     Args:
-        busy: The GPUs that the sample found in use.
+        busy: The GPUs that are in use according to the sample.
         here: The GPUs of this host.
-        gap_s: The longest time between two samples that is treated as continuous observation.
+        gap_s: The longest time between two samples that counts as continuous observation.
     """
     after = {booking_id: idle for booking_id, idle in known.items() if now - idle.seen < KEPT_S}
     for one in bookings:
@@ -91,7 +91,7 @@ def update_idle(
 
 
 def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], now: float, gap_s: float) -> list[Used]:
-    """Adds the sample's uses `seen` (GPU, user, person, run ID). A use that ended within `gap_s` is extended."""
+    """Adds the uses in a sample, `seen`: (GPU, user, person, run ID). A use that ended within `gap_s` is extended."""
     uses = [one for one in known if now - one.end < KEPT_S]
     going = {one[:4]: number for number, one in enumerate(uses) if now - one.end <= gap_s}
     for use in dict.fromkeys(seen):
@@ -103,7 +103,7 @@ def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], 
 
 
 def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) -> dict[str, Any]:
-    """Returns the evidence from the time `since` on, in the format of the file and of `bookings.evidence`."""
+    """Returns the evidence since the time `since`, in the format of the evidence file and of `bookings.evidence`."""
     return {
         "idle": [
             {"booking": booking_id, "gpus": list(one.gpus), "since": rfc3339(one.since), "seen": rfc3339(one.seen)}
@@ -117,7 +117,7 @@ def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) 
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[dict[str, Idle], list[Used]]:
-    """Reads the result of `to_json`. Raises ValueError, KeyError or TypeError."""
+    """Reads evidence that `to_json` has written. Raises ValueError, KeyError or TypeError if it is invalid."""
     idle = {
         str(one["booking"]): Idle(
             tuple(map(str, one["gpus"])), parse_timestamp(one["since"]), parse_timestamp(one["seen"])

@@ -18,7 +18,7 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 
 OWN, UNBOOKED, OTHERS, ROOT, UNKNOWN = "own", "unbooked", "others", "root", "unknown"
 VIOLATIONS = (ROOT, UNKNOWN)
-"""Findings that are reported to administrators, who may end the processes. The agent never ends them."""
+"""Classes of processes that are reported to administrators, who may end the processes. The agent never ends them."""
 PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT, CLAIM = "process", "namespace", "loginuid", "cgroup", "parent", "claim"
 
 
@@ -28,13 +28,13 @@ class Origin(NamedTuple):
     uid: int | None
     """The UID, or None if it is unknown."""
     known_by: str
-    """The source of the UID: PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM; "" if it is unknown."""
+    """How the UID was found: PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT or CLAIM, or "" if it is unknown."""
     as_root: bool = False
-    """Whether the process runs as root, or in a container or user namespace that was created by root."""
+    """Whether the process runs as root, or in a container or user namespace that root created."""
     container: str = ""
-    """The ID or name of the container, or ""."""
+    """The ID or name of the container, or "" if there is none."""
     session: str = ""
-    """The ID of the login session, or ""."""
+    """The ID of the login session, or "" if it is unknown."""
 
 
 class Use(NamedTuple):
@@ -43,28 +43,31 @@ class Use(NamedTuple):
     gpu: str
     pid: int
     started: int
-    """Start time in ticks since the boot; together with the PID it identifies a process."""
+    """The start time in ticks since boot. Together with the PID it identifies a process."""
     uid: int | None
-    """The UID of the process; None if it is hidden."""
+    """The UID of the process, or None if it is hidden from this user."""
     user: str
-    """The login name of the user on whose behalf the process runs (`by`)."""
+    """The login name that belongs to `by`, the UID on whose behalf the process runs."""
     program: str = ""
     run_id: str = ""
-    """The run of this agent's user to which the process belongs, or ""."""
+    """The run of this agent's user to which the process belongs, or "" if there is none."""
     keeper: int = 0
-    """The PID of the run's keeper, if the process belongs to a run but `run_id` is ""; else 0."""
+    """The PID of the run's keeper, if the process belongs to a run of another agent; otherwise 0."""
     claimed: str = ""
-    """The person named in the record of the run, or ""."""
+    """The person named in the record of the run, or "" if there is none."""
     origin: Origin | None = None
-    """The origin of the process; None if it is not known, so that `uid` counts."""
+    """The origin of the process, or None if it is unknown. In that case, `uid` is used."""
     display_server: bool = False
-    """Whether the executable is a display server. A display server that only draws is no use of a GPU, so this one
-    computes, for example because a library was loaded into it.
+    """Whether the executable is a display server that also computes.
+    A display server that only draws does not count as use of a GPU.
     """
 
     @property
     def by(self) -> int | None:
-        """The UID of the user of the GPU; 0 if a root daemon acted for an unknown session; None if it is unknown."""
+        """The UID of the user of the GPU.
+
+        It is 0 if a root daemon acted for an unknown session, and None if it is unknown.
+        """
         if self.origin is None or self.uid is None:
             return self.uid
         return 0 if self.origin.as_root and self.origin.uid is None else self.origin.uid
@@ -80,19 +83,21 @@ class Finding(NamedTuple):
     use: Use
     verdict: str
     persons: tuple[str, ...]
-    """The persons who may own the process, since several persons may share a login."""
+    """The persons who may own the process. There may be several, because persons may share a login."""
     booking: CalendarBooking | None
 
     @property
     def persons_text(self) -> str:
-        """Text such as "kim" or "one of kim, lee", or the login if no person is known."""
+        """A text such as "kim" or "one of kim, lee", or the login if no person is known."""
         if not self.persons:
             return self.use.user
         return self.persons[0] if len(self.persons) == 1 else f"one of {', '.join(self.persons)}"
 
 
 def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
-    """Classifies the use of a GPU. A shared login is treated as the booker's if one of its persons is the booker.
+    """Classifies the use of a GPU.
+
+    If one of the persons who share a login has booked the GPU, the login counts as theirs.
 
     Args:
         host: This host's name in the fleet.
@@ -103,12 +108,12 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
     if use.by is not None:
         persons = calendar.persons_of(host, use.user)
         if use.uid == 0 and use.origin is not None and not use.origin.container:
-            # If the table names the persons who log in as root, the session can only select one of them.
+            # If the table names the persons who log in as root, the session can only determine which of them it is.
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons
-        # The user can write the record, so it can only select one of the persons who share a login, or name a person of
-        # the calendar for a login of no known person.
+        # The user can write the run's record. The record may therefore only select one of the persons who share a
+        # login, or, for a login of no known person, a person of the calendar.
         if use.claimed and (use.claimed in persons or (not persons and calendar.knows(use.claimed))):
             persons = (use.claimed,)
             is_roots = False

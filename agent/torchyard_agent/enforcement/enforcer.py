@@ -1,8 +1,9 @@
-"""Enforcement of the calendar on this host: identifies the owners of processes, warns the owners, and ends processes.
+"""Enforcement of the calendar on this host: finds the owners of processes, warns them, and ends processes.
 
 Every action is recorded. A user's agent acts only on that user's processes, and root's agent acts on the processes of
 all users. The PID, start time and UID of a process are compared again before each signal (`process_identity`). A
-process of a run is ended by stopping the run, so that the run can save its state and is not restarted by its keeper.
+process of a run is ended by stopping the run. The run can then save its state, and the keeper does not restart the
+process.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torchyard_agent.telemetry.display_servers import is_display_server
 from torchyard_agent.telemetry.process_owners import user_name
 
 KEPT_ACTS = 50
-"""Maximum number of actions in `bookings.status`. The audit log records all of them."""
+"""Maximum number of actions that `bookings.status` returns. The audit log contains all of them."""
 
 log = logging.getLogger(__name__)
 
@@ -51,24 +52,27 @@ class Enforcer:
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
-        """Returns whose processes this agent may signal (all users' if root runs it), and whether it uses pidfds."""
+        """Returns whether this agent may signal processes of all users (as root), and whether it uses pidfds."""
         is_root = os.getuid() == 0
         return {"acts_on": "all" if is_root else "own", "root": is_root, "pidfd": process_identity.HAS_PIDFD}
 
     def summary(self) -> dict[str, Any]:
-        """Returns the findings of the last sample, and the most recent actions."""
+        """Returns the classified GPU uses in the last sample, and the most recent actions."""
         return {"findings": [_finding_json(one) for one in self._findings], "acts": list(self._acts)}
 
     def forget(self) -> None:
-        """Discards the state, so that users are warned again."""
+        """Discards the state. Users are then warned again."""
         self._state, self._findings = escalation.EMPTY, []
 
     async def enforce(
         self, known: Calendar, policy: Enforcement, host: str, sample: dict[str, Any], now: float
     ) -> None:
-        """Acts on one sample. With a stale calendar or in a dry run, findings and actions are only recorded."""
+        """Takes the actions that follow from one sample.
+
+        If the calendar is stale or this is a dry run, no action is carried out, and uses and actions are only recorded.
+        """
         if policy.dry_run != self._was_dry_run:
-            self.forget()  # The warnings of a dry run were not sent to the users.
+            self.forget()  # In a dry run no warnings were sent, so the users must be warned again.
             self._was_dry_run = policy.dry_run
         self._findings = [classify(use, known, host, now) for use in self._uses(sample)]
         reach = None if os.getuid() == 0 else os.getuid()
@@ -96,7 +100,7 @@ class Enforcer:
         run_id = str(process["replica"] or "").partition("/")[0]
         keeper = 0 if run_id else keeper_above(gpu, pid)
         if keeper and origin.container:
-            # A rank has started the container in the run's control group, so the container belongs to the run's user.
+            # The container belongs to the run's user, because a rank started it in the run's control group.
             holder = process_identity.identify(keeper)
             if holder is not None:
                 origin = Origin(holder.uid, CGROUP, container=origin.container)
@@ -108,7 +112,7 @@ class Enforcer:
         )
 
     async def _do(self, act: Act, host: str) -> str:
-        """Carries out an action, and returns its outcome in a few words, or "" if nothing was to be done."""
+        """Carries out an action, and returns its outcome in a few words, or "" if the action is only recorded."""
         use = act.case.finding.use
         if act.what in (escalation.NOTE, escalation.REPORT) or use.uid is None or use.by is None:
             return ""
@@ -121,7 +125,8 @@ class Enforcer:
         number = signal.SIGTERM if act.what == escalation.TERMINATE else signal.SIGKILL
         keeper = process_identity.identify(use.keeper) if use.keeper else None
         if keeper is not None and keeper.uid == use.by:
-            # The keeper would restart its ranks. SIGTERM makes the keeper stop the run with the run's grace period.
+            # The keeper would restart its ranks, so the signal is sent to the keeper. On SIGTERM it stops the run with
+            # the run's grace period.
             return f"to its keeper, PID {keeper.pid}: {process_identity.send(keeper, number)}"
         return process_identity.send(Identity(use.pid, use.started, use.uid), number)
 
@@ -166,20 +171,20 @@ class Enforcer:
 
 
 def keeper_above(gpu: str, pid: int) -> int:
-    """Returns the PID of the keeper that holds the GPU, if the process belongs to the keeper's run, else 0."""
+    """Returns the PID of the keeper that has locked the GPU if the process belongs to its run, otherwise 0."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
         client.setblocking(False)
         try:
             client.connect(gpu_socket(gpu))
             holder = peer_pid(client)
         except OSError:
-            return 0  # No process holds the GPU, or too many clients are connecting at this moment.
+            return 0  # No process has locked the GPU, or too many clients are connecting at this moment.
     is_of_run = holder > 1 and (holder in process_identity.ancestors(pid) or is_in_group_below(pid, holder))
     return holder if is_of_run else 0
 
 
 def warning(act: Act, host: str) -> str:
-    """Returns the text that warns the owner of a process, with the time of the process's announced end, if any."""
+    """Returns a warning for the owner of a process. If the process will be ended, the warning contains the time."""
     finding = act.case.finding
     which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
     if finding.booking is not None:
@@ -212,7 +217,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def _origin_json(use: Use) -> dict[str, Any] | None:
-    """Returns the fields of the origin and the `user`, or None if the process's own UID is the origin."""
+    """Returns the fields of the origin and the `user`, or None if the origin is the process's own UID."""
     origin = use.origin
     if origin is None or not (origin.as_root or origin.container or origin.uid != use.uid):
         return None

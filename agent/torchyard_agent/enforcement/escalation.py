@@ -1,15 +1,16 @@
-"""Decisions about the actions that follow from findings: records, warnings and signals. No I/O.
+"""Decides which actions follow from the classified uses of GPUs: records, warnings and signals. No I/O.
 
-At the level observe, new findings are recorded. At the level warn, the user is also warned once. At the level stop, a
-process that uses a GPU booked by another person is ended after the grace period, by SIGTERM and 10 s later by SIGKILL
-(2 min later for a run, which is ended through its keeper); the user of a display server is only warned.
+At the level observe, a new use without the user's booking is recorded. At the level warn, the user is also warned once.
+At the level stop, a process that uses a GPU booked by another person is ended after the grace period, by SIGTERM and 10
+s later by SIGKILL (2 min later for a run, which is ended through its keeper). The user of a display server is only
+warned.
 
-The grace period and the delay are measured per user, GPU and booking, beginning with the first process: a process that
-is restarted every few seconds gets no additional time.
+The grace period and the delay are measured for each user, GPU and booking, beginning with the first process. A process
+that is restarted every few seconds therefore gets no additional time.
 
-Use without a booking is never ended, since a launch on one host needs no booking. Processes of root and of unknown
-logins are reported to administrators; their users are warned, but the processes are never ended. Only users whose
-processes the agent may signal are warned.
+Processes on a GPU that is not booked are never ended, because a launch on one host needs no booking. Processes of root
+and of unknown logins are reported to administrators. Their users are warned, but the processes are never ended. Only
+users whose processes the agent may signal are warned.
 """
 
 from __future__ import annotations
@@ -23,23 +24,29 @@ from torchyard_agent.protocol.calendar import OBSERVE, OFF, STOP, Enforcement
 
 KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
-"""Time in seconds from SIGTERM to SIGKILL for a run, whose keeper has its own grace for saving."""
+"""Time in seconds from SIGTERM to SIGKILL for a run. Its keeper needs time for the run to save its state."""
 FORGET_AFTER_S = 3600.0
-"""Seconds without use after which a user of an unbooked GPU is forgotten; a user of a booked GPU is forgotten when the
-booking ends.
+"""Time in seconds without use after which a user of an unbooked GPU is forgotten.
+
+A user of a booked GPU is forgotten when the booking ends.
 """
 QUIET_S = 600.0
-"""Seconds without use after which the next process gets SIGTERM before SIGKILL again: persons may share a login."""
+"""Time in seconds without use after which the user's next process gets SIGTERM before SIGKILL again.
+
+The process may belong to another person who shares the login.
+"""
 MAX_NOTED = 10
-"""Maximum number of a user's processes on a GPU that are recorded and warned during one booking. The end of a process
-is always recorded.
+"""Maximum number of a user's processes on a GPU, during one booking, that are recorded and about which the user is
+warned.
+
+The end of a process is always recorded.
 """
 MAX_NOTICES = 2000
 _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
-"""The classes, worst first. The worst class counts for a process on several GPUs."""
+"""The classes of use, worst first. If a process uses several GPUs, its worst class is used."""
 
 Key = tuple[int, int]
-"""The PID and start time of a process."""
+"""The PID and start time that identify a process."""
 NoticeKey = tuple[Optional[int], str, str]
 """The UID of a user (None if unknown), a GPU, and the ID of a booking ("" if the GPU is not booked)."""
 
@@ -54,21 +61,21 @@ class Case(NamedTuple):
     since: float
     warned: bool = False
     stop_at: float | None = None
-    """The time at which the process will be ended, as announced in the warning; None if it will not be ended."""
+    """The time, announced in the warning, at which the process will be ended; None if it will not be ended."""
     terminated: bool = False
     killed: bool = False
 
 
 class Notice(NamedTuple):
-    """The warnings to a user about the use of a GPU during one booking, for all of the user's processes."""
+    """The warnings to one user about the use of one GPU during one booking. They apply to all processes of the user."""
 
     until: float
-    """The end of the booking; infinity if the GPU is not booked."""
+    """The end of the booking, or infinity if the GPU is not booked."""
     seen: float
     processes: int = 0
     stop_at: float | None = None
     terminated_at: float | None = None
-    """The time at which SIGTERM was sent to the first process."""
+    """The time at which the first process was sent SIGTERM."""
 
 
 class Act(NamedTuple):
@@ -77,11 +84,11 @@ class Act(NamedTuple):
     what: str
     case: Case
     stop_at: float | None = None
-    """In a warning: the time at which the process will be ended, if any."""
+    """If this is a warning, the time at which the process will be ended, or None."""
 
 
 class State(NamedTuple):
-    """The cases and notices that are kept between two samples."""
+    """The state of enforcement between two samples: its cases and notices."""
 
     cases: Mapping[Key, Case]
     notices: Mapping[NoticeKey, Notice]
@@ -101,18 +108,18 @@ def proceed(
 ) -> tuple[State, list[Act]]:
     """Returns the new state and the actions after a sample.
 
-    The case of an ended process is dropped; a case whose class or booking has changed starts again. With a stale
-    calendar, findings are only recorded, and earlier warnings stay valid.
+    The case of a process that has ended is dropped. A case whose class or booking has changed starts again. If the
+    calendar is stale, uses are only recorded, and earlier warnings remain valid.
 
     Args:
-        reach: The UID whose processes the agent may signal; None for all users.
+        reach: The UID whose processes the agent may signal, or None if it may signal those of all users.
     """
     acts: list[Act] = []
     if policy.level == OFF:
         return EMPTY, acts
     cases: dict[Key, Case] = {}
     notices = {notice_key: notice for notice_key, notice in state.notices.items() if not _is_over(notice, now)}
-    if policy.level != STOP:  # If the level is lowered below stop, announced ends of processes are cancelled.
+    if policy.level != STOP:  # If the level is lowered below stop, processes are not ended even if this was announced.
         notices = {key: notice._replace(stop_at=None, terminated_at=None) for key, notice in notices.items()}
     for key, (finding, gpus) in _by_process(findings).items():
         if finding.verdict == OWN:
@@ -144,7 +151,7 @@ def _escalate(
     now: float,
     acts: list[Act],
 ) -> Case:
-    """Adds the action that is due for a case to `acts`, if any, and updates `notices`. Returns the updated case."""
+    """Adds the action that is due for a case, if any, to `acts`, and updates `notices`. Returns the updated case."""
     stop_at = None
     is_first = False
     if policy.level == STOP and case.finding.verdict == OTHERS and not case.finding.use.display_server:
@@ -194,7 +201,7 @@ def _is_few(notice_keys: list[NoticeKey], notices: Mapping[NoticeKey, Notice]) -
 def _may_act_on(finding: Finding, reach: int | None) -> bool:
     """Returns whether the user is known and the agent may signal the user's processes.
 
-    If the login belongs to no known person and the GPU is not booked, the use is only recorded.
+    Returns False if the login belongs to no known person and the GPU is not booked. Such a use is only recorded.
     """
     use = finding.use
     known = use.by is not None and (bool(finding.persons) or finding.verdict in VIOLATIONS)
@@ -210,7 +217,7 @@ def _matter(finding: Finding) -> tuple[str, str]:
 
 
 def _by_process(findings: Iterable[Finding]) -> dict[Key, tuple[Finding, tuple[str, ...]]]:
-    """Returns each process once, with its worst finding and the GPUs of that class."""
+    """Returns, for each process, its worst classified use and the GPUs that have this class."""
     found: dict[Key, list[Finding]] = {}
     for finding in findings:
         found.setdefault((finding.use.pid, finding.use.started), []).append(finding)

@@ -1,7 +1,6 @@
 """Detection of idle processes by the CPU time that they and their descendants use between samples.
 
-A process that only occupies GPU memory uses no CPU time; a process that loads data, or waits for a computing GPU, uses
-CPU time.
+A process that only occupies GPU memory uses no CPU time. A process that loads data, or waits for a computing GPU, does.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from torchyard_agent.telemetry.process_tree import descendants
 from torchyard_agent.telemetry.procfs import read_stat
 
 LEAST_PERCENT = 1.0
-"""CPU time, in percent of one CPU, below which a process counts as idle. A process with only timers uses about as much.
+"""CPU time, in percent of one CPU, below which a process counts as idle.
+A process that only has timers uses about as much.
 """
 SHORTEST_S = 1.0
-"""Shortest interval between two measurements: on a busy host, a process may wait part of a second for a CPU."""
+"""Shortest interval in seconds between measurements. On a busy host, a process may wait part of a second for a CPU."""
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -29,7 +29,7 @@ class _Seen(NamedTuple):
 
 
 class Activity:
-    """The activity of processes since their last measurement."""
+    """The CPU activity of processes since their last measurement."""
 
     def __init__(self, every_s: float):
         """Creates a detector that measures each process at most once in `every_s` seconds."""
@@ -51,7 +51,7 @@ class Activity:
             asleep = False
             if before is not None and before.started == started and now > before.at:
                 used = 100.0 * (ticks - before.ticks) / _TICKS_S / (now - before.at)
-                # The value may be negative after a descendant has left the tree, since its CPU time is then missing.
+                # The difference is negative if a descendant, and thus its CPU time, has left the tree.
                 asleep = 0.0 <= used < LEAST_PERCENT
             seen[pid] = _Seen(started, ticks, now, asleep)
         self._seen = seen
@@ -59,9 +59,9 @@ class Activity:
 
 
 def _measure(pid: int) -> tuple[int, int] | None:
-    """Returns a process's start time, and the CPU ticks of the process, its descendants and their reaped children.
+    """Returns a process's start time, and the CPU ticks of the process, its descendants and their ended children.
 
-    The result is None if the process has ended or is hidden.
+    Returns None if the process has ended or is hidden from this user.
     """
     root = _fields(pid)
     if root is None:

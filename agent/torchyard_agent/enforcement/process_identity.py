@@ -1,8 +1,8 @@
-"""Identification of processes whose PIDs may be reused, and signals to exactly the identified process.
+"""Identification of processes although PIDs are reused, and signals to exactly the identified process.
 
 The start time (proc(5), field 22 of stat) and the UID distinguish processes with the same PID. If the kernel supports
-pidfds, one is opened before these values are compared, so that the PID cannot be reused between the comparison and the
-signal.
+pidfds, a pidfd is opened before these values are compared. The PID can then not be reused between the comparison and
+the signal.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ HAS_PIDFD = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
 class Identity(NamedTuple):
     pid: int
     started: int
-    """The start time in ticks since the boot."""
+    """The start time in ticks since boot."""
     uid: int
 
 
 def identify(pid: int) -> Identity | None:
-    """Returns the process that has the PID now, or None if it has ended or is hidden (hidepid, a container)."""
+    """Returns the identity of the process with this PID, or None if it has ended or is hidden (hidepid, container)."""
     try:
         fields = read_stat(pid)
         if fields[0] in (b"Z", b"X"):
@@ -37,7 +37,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """Yields the ancestors of a process, at most 64, beginning with its parent and excluding init."""
+    """Yields at most 64 ancestors of a process, beginning with its parent. init is excluded."""
     for _ in range(64):
         try:
             pid = int(read_stat(pid)[1])

@@ -1,4 +1,4 @@
-"""The user who started a process, according to the kernel, since a process in a container can choose its UID.
+"""The user who started a process. A process in a container can choose its UID, so other data of the kernel is used.
 
 | condition | result |
 |---|---|
@@ -6,10 +6,11 @@
 | the process runs as root, or in a container or user namespace that root created | the user of its session |
 | else | the process's UID |
 
-The session is determined by the login (`loginuid`, which sudo, su and setuid programs keep), else by the user's slice
-in the control group's path, else by the first ancestor that is not root's (the shell that called sudo), else by sudo's
-variables in the environment, which are not verified. A container is usually started by a daemon, so no session is
-known. Sources: namespaces(7), ioctl_ns(2), proc(5), pam_loginuid(8), systemd's user-UID.slice.
+The session is determined by the first of these that is known: the login (`loginuid`, which sudo, su and setuid programs
+keep); the user's slice in the control group's path; the first ancestor that does not belong to root (the shell that
+called sudo); sudo's variables in the environment, which are not verified. A container is usually started by a daemon,
+in which case no session is known. Sources: namespaces(7), ioctl_ns(2), proc(5), pam_loginuid(8), systemd's
+user-UID.slice.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from torchyard_agent.telemetry.procfs import read, read_or
 _NS_GET_PARENT = 0xB702
 _NS_GET_OWNER_UID = 0xB704
 _UNSET = 2**32 - 1
-"""Value of `loginuid` and `sessionid` for processes without a login."""
+"""The value of `loginuid` and `sessionid` if a process has no login."""
 _DEEPEST = 32
-"""The kernel's limit for the nesting of user namespaces."""
+"""The deepest nesting of user namespaces that the kernel allows."""
 _SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(?:/(?:.*/)?session-([^/]+)\.scope)?(?:/|$)")
 _CONTAINER = re.compile(
-    # The first alternative matches containers of docker, podman, containerd and CRI-O.
+    # The first alternative matches containers of Docker, Podman, containerd and CRI-O.
     r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)"
     r"|/lxc(?:\.payload)?[./]([^/]+)"
     r"|/machine\.slice/machine-([^/]+)\.scope"
@@ -40,17 +41,17 @@ _CONTAINER = re.compile(
 
 
 def find_origin(pid: int, uid: int) -> Origin:
-    """Returns the origin of a process. `uid` is the UID of the process in this process's user namespace."""
+    """Returns the origin of a process. `uid` is the UID of the process as seen by this process."""
     groups = _groups(pid)
     login, session = login_of(groups)
     container = container_of(groups)
     if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
-        # The agent is in the same container, or a control group only has a name like a container's.
+        # The agent is in the same container, or only the name of the control group is like that of a container.
         container = ""
     ours, owner = _namespace_owner(pid)
     if owner:
         return Origin(owner, NAMESPACE, container=container, session=session)
-    if ours is None and container:  # The container belongs to another user, whose namespaces are not readable.
+    if ours is None and container:  # The container belongs to another user, whose namespaces this user cannot read.
         return Origin(login, CGROUP if login is not None else "", container=container, session=session)
     if uid != 0 and not container and ours is not False:
         return Origin(uid, PROCESS)
@@ -58,7 +59,7 @@ def find_origin(pid: int, uid: int) -> Origin:
 
 
 def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
-    """Returns `found` with the user of the process's session, or unchanged if no session is found."""
+    """Returns `found` with the user of the process's session, or `found` itself if the session is unknown."""
     number = _number(f"/proc/{pid}/loginuid")
     if number:
         session = _number(f"/proc/{pid}/sessionid")
@@ -70,7 +71,7 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
             if not _is_same_namespace(ancestor, "user"):
                 continue
             if found.container and container_of(_groups(ancestor)) == found.container:
-                continue  # This ancestor is in the same container, which can choose its UID too.
+                continue  # An ancestor in the same container may have any UID, which does not identify the user.
             uid = os.stat(f"/proc/{ancestor}").st_uid
             if uid != 0:
                 return found._replace(uid=uid, known_by=PARENT)
@@ -82,9 +83,9 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
 
 
 def login_of(groups: str) -> tuple[int | None, str]:
-    """Returns (UID, session) of the login to which control groups (/proc/PID/cgroup) belong; else (None, "")."""
+    """Returns (UID, session) of the login to which control groups in /proc/PID/cgroup belong, or (None, "")."""
     for path in _paths(groups):
-        # The pattern must match at the root, because users may create groups of any name below their own group.
+        # The pattern must match from the root on, because users may create groups of any name below their own group.
         found = _SLICE.match(path)
         if found:
             return int(found[1]), found[2] or ""
@@ -92,7 +93,7 @@ def login_of(groups: str) -> tuple[int | None, str]:
 
 
 def container_of(groups: str) -> str:
-    """Returns the container's ID or name from its control groups, or "" if there is none."""
+    """Returns the ID or name of the container to which control groups belong, or "" if there is none."""
     for path in _paths(groups):
         found = _CONTAINER.search(path)
         if found:
@@ -101,17 +102,17 @@ def container_of(groups: str) -> str:
 
 
 def is_in_group_below(pid: int, keeper: int) -> bool:
-    """Returns whether the process is in a control group that the keeper with the PID `keeper` created for its run."""
+    """Returns whether the process is in a control group that the keeper with this PID has created for its run."""
     above = dict(_lines(_groups(keeper)))
     groups = (f"{above.get(name, '?').rstrip('/')}/torchyard-" for name, _ in _lines(_groups(pid)))
     return any(path.startswith(group) for (_, path), group in zip(_lines(_groups(pid)), groups))
 
 
 def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
-    """Returns whether the process has this process's user namespace, and if not, the UID of its namespace's creator.
+    """Returns whether the process is in this process's user namespace, and if not, the UID of its namespace's creator.
 
-    Of several nested namespaces below this process's namespace, the creator of the outermost namespace is returned. The
-    result is (None, None) for a hidden process. Kernels before 4.11 do not provide the creator.
+    If namespaces are nested, the creator of the outermost one below this process's namespace is returned. Returns
+    (None, None) if the process is hidden. Kernels before 4.11 do not provide the creator.
     """
     try:
         if _is_same_namespace(pid, "user"):
@@ -138,9 +139,9 @@ def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
 
 
 def _is_same_namespace(pid: int, kind: str) -> bool:
-    """Returns whether the process has this process's namespace of this kind.
+    """Returns whether the process is in the same namespace of this kind as this process.
 
-    If that is hidden, the function raises OSError for the kind `user`, and returns False for other kinds.
+    If the namespace is hidden, raises OSError for the kind `user`, and returns False for other kinds.
     """
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
@@ -155,7 +156,7 @@ def _groups(pid: object) -> str:
 
 
 def _lines(groups: str) -> list[tuple[str, str]]:
-    """Returns (controllers, path) for each hierarchy of control groups in the text of /proc/PID/cgroup."""
+    """Returns (controllers, path) for each control group hierarchy in the text of /proc/PID/cgroup."""
     parts = (line.split(":", 2) for line in groups.splitlines())
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 
@@ -165,7 +166,7 @@ def _paths(groups: str) -> list[str]:
 
 
 def _number(path: str) -> int:
-    """Reads a number from a file. Returns 0 if the number is unset or the file cannot be read."""
+    """Reads a number from a file. Returns 0 if the number is not set or the file cannot be read."""
     try:
         number = int(read(path, 32))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Messages to a user's terminals, written as by write(1) if the kernel permits it."""
+"""Messages to a user's terminals, which are written as by write(1) if the kernel permits it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_TERMINALS = 32
 
 
 def write(uid: int, text: str, folder: str = FOLDER) -> int:
-    """Writes the text to the user's terminals without blocking, and returns the number of terminals reached."""
+    """Writes the text to the user's terminals without blocking, and returns the number of terminals written to."""
     message = f"\r\n\a{_printable(text)} [{time.strftime('%H:%M')}]\r\n".encode()
     reached = 0
     try:
@@ -28,14 +28,14 @@ def write(uid: int, text: str, folder: str = FOLDER) -> int:
                 continue
             terminal = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            continue  # The terminal was just closed, or its user refuses messages (mesg n).
+            continue  # The terminal was just closed, or its user does not accept messages (mesg n).
         try:
             found = os.fstat(terminal)
             if stat.S_ISCHR(found.st_mode) and found.st_uid == uid:
                 os.write(terminal, message)
                 reached += 1
         except OSError:
-            continue  # The buffer of the terminal is full.
+            continue  # The output buffer of the terminal is full.
         finally:
             os.close(terminal)
     return reached

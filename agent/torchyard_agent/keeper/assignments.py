@@ -1,4 +1,4 @@
-"""The assignments of hosts: for each host, its replicas, with the commands and environments of their ranks."""
+"""The assignments of hosts. An assignment is a host's replicas with the commands and environments of their ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Assignments:
     """Computes the assignments of a run from the parameters of `run.start`.
 
     Args:
-        replicates: Whether checkpoints are copied between the hosts.
+        replicates: Whether the keepers copy checkpoints between hosts.
     """
 
     def __init__(self, start: Start, *, replicates: bool):
@@ -30,7 +30,7 @@ class Assignments:
     def of_host(self, host: str) -> Assignment:
         start = self._start
         return Assignment(
-            # Ranks of an added host are started by StartGeneration only.
+            # Ranks of a host that is added later are started by StartGeneration only.
             replicas=[
                 self._environment.share(one)
                 for one in start["replicas"]
@@ -47,10 +47,10 @@ class Assignments:
     def of_gang(
         self, names: Collection[str], generation: int, dropped: Collection[str], attempt: int = 0
     ) -> dict[str, list[ReplicaAssignment]]:
-        """Returns the assignments of replicas of a gang for its restart, or for return number `attempt`, by host.
+        """Returns, by host, the assignments of replicas for a restart of their gang or for return `attempt` of one.
 
-        Ranks and world sizes do not count the replicas in `dropped`. Those of a replica that was added since the
-        generation began count all added replicas, and those of other replicas none.
+        Ranks and world sizes do not include the replicas in `dropped`. Replicas that were added after the generation
+        began are included only in the assignments of added replicas.
         """
         taking_part, late = self._taking_part(dropped)
         started_with = 0
@@ -66,13 +66,13 @@ class Assignments:
         return by_host
 
     def _taking_part(self, dropped: Collection[str]) -> tuple[list[ReplicaPlan], list[ReplicaPlan]]:
-        """Returns the replicas with which the current generations began, and the replicas that were added since."""
+        """Returns the replicas with which the current generations began, and the replicas that were added later."""
         there = {replica["name"]: replica for replica in self._start["replicas"] if replica["name"] not in dropped}
         late = [there.pop(name) for name in self._late if name in there]
         return list(there.values()), late
 
     def seats(self, gang: str, dropped: Collection[str]) -> list[tuple[str, int]]:
-        """Returns the name and number of ranks of a gang's replicas in rank order."""
+        """Returns the name and the number of ranks of each replica of a gang, in rank order."""
         taking_part, late = self._taking_part(dropped)
         return [(one["name"], one["processes"]) for one in (*taking_part, *late) if one["gang"] == gang]
 
@@ -82,5 +82,5 @@ class Assignments:
         self._late += [replica["name"] for replica in replicas]
 
     def begin_generation(self, late: Collection[str]) -> None:
-        """Begins a generation of the trainers, in which only the replicas in `late` have not been members yet."""
+        """Begins a generation of the trainers. Only the replicas in `late` are not members from its beginning."""
         self._late = [name for name in self._late if name in late]

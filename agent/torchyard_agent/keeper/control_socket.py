@@ -1,7 +1,7 @@
-"""The address of a run's keeper: a random abstract socket, named by a symbolic link in the run's folder.
+"""The address of a run's keeper: a random abstract address, stored as a symbolic link in the run's folder.
 
-Creating a link is atomic and needs no space on a full disk. Other users of the host can see the socket's name and bind
-it after the keeper's end, so a socket that belongs to another user is not treated as a keeper.
+Creating a link is atomic and works even if the disk is full. Other users of the host can see the address, and bind it
+after the keeper has ended. Therefore a socket of another user is not treated as a keeper.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECT_S = 5.0
 
 
 def publish(folder: str, address: str) -> bool:
-    """Publishes the bound address as the keeper's address. Returns False if another keeper of the run is running."""
+    """Publishes an address as that of the run's keeper. Returns False if another keeper of the run is running."""
     note = paths.keeper_note(folder)
     while True:
         try:
@@ -25,16 +25,16 @@ def publish(folder: str, address: str) -> bool:
         except FileExistsError:
             if is_alive(folder):
                 return False
-            with contextlib.suppress(FileNotFoundError):  # The link was left by a keeper that was killed.
+            with contextlib.suppress(FileNotFoundError):  # The link was left behind by a keeper that was killed.
                 os.unlink(note)
         else:
             return True
 
 
 def read(folder: str) -> str | None:
-    """Returns the address of the run's keeper, or None if no keeper has published one or it was withdrawn.
+    """Returns the address of the run's keeper, or None if no address is published.
 
-    The keeper may have been killed since.
+    The keeper that published it may have been killed since.
     """
     try:
         return "\0" + os.readlink(paths.keeper_note(folder))
@@ -43,13 +43,13 @@ def read(folder: str) -> str | None:
 
 
 def withdraw(folder: str) -> None:
-    """Removes the link when the keeper ends."""
+    """Removes the published address. Called when the keeper ends."""
     with contextlib.suppress(OSError):
         os.unlink(paths.keeper_note(folder))
 
 
 def is_alive(folder: str) -> bool:
-    """Returns whether a keeper of this run is running on this host; True if that is unknown."""
+    """Returns whether a keeper of this run is running on this host. The result is True if this is unknown."""
     address = read(folder)
     if address is None:
         return False

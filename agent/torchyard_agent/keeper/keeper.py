@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.sampler import Sampler
 
 FLUSH_S = 1.0
-"""The time that clients have to read the last answers and notifications, in seconds."""
+"""Time in seconds for clients to read the last answers and notifications."""
 LEASE_STEP_S = 1.0
-"""Longest step in seconds in which the time without calls of a launch is counted. The count grows by one step at a
-time, so that a suspension of the host does not exhaust it.
+"""The time since the launch's last call is counted in steps of at most this number of seconds.
+A suspension of the host counts as one step only, so it does not use up the lease.
 """
 Params = dict[str, Any]
 Participant = Union[Primary, Member]
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Serves the methods of one run on this host until the run is over and none of its processes remains."""
+    """Serves the methods of one run on this host until the run is over and none of its processes is left."""
 
     def __init__(self, agent_dir: str, node: str, run_id: str, timeouts: Timeouts):
         self._agent_dir = agent_dir
@@ -85,7 +85,7 @@ class Keeper:
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, listener: socket.socket) -> None:
-        """Serves clients at `listener`, a bound socket, until the run is over."""
+        """Serves clients at the bound socket `listener` until the run is over."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_exception)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -95,7 +95,7 @@ class Keeper:
         try:
             await asyncio.wait({running, self._crash}, return_when=asyncio.FIRST_COMPLETED)
             (running if running.done() else self._crash).result()
-        except Exception as error:  # Any error that reaches this point is logged and journaled, and ends all ranks.
+        except Exception as error:  # Any error that gets here is logged and journaled, and ends all ranks.
             log.exception("the keeper failed")
             await self._end_after_crash(running, f"internal error of the run keeper on {self._host}: {error!r}")
         finally:
@@ -113,7 +113,7 @@ class Keeper:
         return {method.__name__: self._counted(method) for method in methods}
 
     def _counted(self, method: unix_socket_rpc.Method) -> unix_socket_rpc.Method:
-        """Wraps a method to count its calls in progress: the keeper does not exit before they are answered."""
+        """Wraps a method to count its calls in progress. The keeper does not exit before they are answered."""
 
         async def answer(connection: Connection, params: Params) -> Any:
             self._answering += 1
@@ -125,11 +125,11 @@ class Keeper:
         return answer
 
     async def _run(self) -> None:
-        """Waits for the launch to begin the run, then runs it to its end."""
+        """Waits until the run begins, and then runs it to its end."""
         lease = asyncio.get_running_loop().create_task(self._watch_lease())
         try:
             await self._preparing.wait()
-            # The preparation is awaited even if the launch was aborted, because its folder is removed afterwards.
+            # The preparation must end even if the launch was aborted, because its folder is removed afterwards.
             await self._prepared.wait()
             await self._decided.wait()
         finally:
@@ -140,7 +140,8 @@ class Keeper:
     async def _watch_lease(self) -> None:
         """Gives up the launch if its lease expires before the run begins.
 
-        The time is counted in steps, so that a suspended keeper first handles the calls that arrived in the meantime.
+        The time is counted in steps. A keeper that was suspended can therefore first handle the calls that have arrived
+        meanwhile.
         """
         lease_s = self._timeouts.launch_lease_s
         step_s = min(LEASE_STEP_S, lease_s / 10)
@@ -165,7 +166,10 @@ class Keeper:
         self._silent_s = 0.0
 
     async def warm(self, connection: Connection, params: Params) -> Any:
-        """Starts interpreters for this host's ranks before `prepare`; they import the modules `imports` and wait."""
+        """Starts interpreters for this host's ranks before `prepare`.
+
+        They import the modules `imports`, and then wait.
+        """
         self._renew_lease()
         if self._preparing.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
@@ -182,7 +186,7 @@ class Keeper:
         return {}
 
     def _give_up_unless_prepared(self) -> None:
-        """Gives up the launch if the daemon's connection ends before `prepare`."""
+        """Gives up the launch. Called if the daemon's connection ends before `prepare`."""
         if not self._preparing.is_set():
             self._discarding = True
             self._give_up_launch()
@@ -232,7 +236,7 @@ class Keeper:
         return {}
 
     def _open_journal(self, resources: RunResources) -> RunStatus:
-        """Opens the run's journal and creates the supervisor of its ranks."""
+        """Opens the run's journal, and creates the supervisor of its ranks."""
         place = self._place()
         own_group = cgroup.create(self._run_id, self._node)
         key, timeouts = exchange_key(self._secret), self._timeouts
@@ -287,11 +291,11 @@ class Keeper:
             primary.update_calendar(self._calendar)
         self._participant = primary
         self._decided.set()
-        await primary.begun.wait()  # The run's first state must be in the journal when this call is answered.
+        await primary.begun.wait()  # The run's first state must be in the journal before this call is answered.
         return {}
 
     async def calendar(self, connection: Connection, params: Params) -> Any:
-        """Receives the calendar of the bookings that concern this run."""
+        """Stores the calendar, of which the daemon sends the bookings that concern this run."""
         self._calendar = calendar.parse(params["snapshot"])
         if isinstance(self._participant, Primary):
             self._participant.update_calendar(self._calendar)
@@ -314,11 +318,11 @@ class Keeper:
         return self._ranks, self._status, self._resources
 
     async def invite(self, connection: Connection, params: Params) -> Any:
-        """Returns what a host needs to join the live run (`protocol.growth_messages.Invitation`)."""
+        """Returns the data that a host needs to join the live run (`protocol.growth_messages.Invitation`)."""
         return self._primary().growth.invite(str(params["host"]))
 
     async def hold(self, connection: Connection, params: Params) -> Any:
-        """Holds further ports for replicas that will be added on this host. Answers as `prepare`."""
+        """Reserves further ports for replicas that will be added on this host. Returns the same values as `prepare`."""
         resources = self._resources
         if self._participant is None or resources is None:
             raise RpcError(f"the run {self._run_id} has not begun here", "not_prepared")
@@ -338,12 +342,13 @@ class Keeper:
         host = growth.check(params)  # type: ignore[arg-type]  # The parameters are untyped JSON.
         names = [str(replica["name"]) for replica in replicas]
         entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
-        # As in `_stop`, an error in the decisions must end the keeper and not only this request.
+        # This is called by the event loop, because an error in the decisions must end the keeper and not only this
+        # request.
         asyncio.get_running_loop().call_soon(growth.grow, host, replicas, entry)
         return {}
 
     async def withdraw(self, connection: Connection, params: Params) -> Any:
-        """Gives up the addition of replicas that are not members yet."""
+        """Cancels the addition of replicas that are not members yet."""
         why = f"{clean_name(params.get('by')) or 'the user'} has interrupted their addition"
         names = [str(name) for name in params["replicas"]]
         asyncio.get_running_loop().call_soon(self._primary().growth.withdraw, names, why)
@@ -355,7 +360,10 @@ class Keeper:
         return self._participant
 
     async def stop(self, connection: Connection, params: Params) -> Any:
-        """Requests the run's end on all of its hosts. `force` skips the grace period; `by` names the user."""
+        """Requests the end of the run on all its hosts. `force` skips the grace period.
+
+        `by` is the name of the user.
+        """
         force, by = bool(params.get("force")), clean_name(params.get("by"))
         reason = str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
         self._stop(reason, force=force, entry=attribution_entry("stop", by, force=force))
@@ -375,9 +383,9 @@ class Keeper:
         return {"state": status.ended["state"], "reason": status.ended["reason"], "paused": paused}
 
     def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None, pause: bool = False) -> None:
-        """Ends the run, or gives up its launch. `entry` is the journal entry of a user's request."""
+        """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
-            # The event loop makes this call, because an error in the decisions must end the keeper and not only this
+            # This is called by the event loop, because an error in the decisions must end the keeper and not only this
             # request.
             asyncio.get_running_loop().call_soon(
                 partial(self._participant.stop, reason, force=force, asked=entry, pause=pause)
@@ -392,7 +400,7 @@ class Keeper:
             self._give_up_launch()
 
     def _give_up_launch(self) -> None:
-        """Lets the keeper of a run that has not begun exit."""
+        """Lets this keeper exit if the run has not begun."""
         if not self._preparing.is_set():
             self._preparing.set()
             self._prepared.set()
@@ -450,9 +458,9 @@ class Keeper:
         self._stop(reason, force=False)
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Ends the keeper after an error in a callback or task, which may have left a decision undone.
+        """Ends the keeper after an error in a callback or task, because a decision may not have been executed.
 
-        Errors of a connection are only logged.
+        Errors of connections are only logged.
         """
         error = context.get("exception")
         of_a_connection = any(word in context for word in ("transport", "protocol", "socket"))
@@ -462,10 +470,12 @@ class Keeper:
             log.error("%s: %r", context.get("message"), error)
 
     async def _end_after_crash(self, running: asyncio.Task[None], reason: str) -> None:
-        """Kills all processes of the run on this host, then journals the reason."""
+        """Kills all processes of the run on this host, and journals the reason."""
         running.cancel()
         if self._ranks is not None:
-            self._ranks.send = lambda message: None  # The primary must not restart the killed ranks.
+            self._ranks.send = lambda message: (
+                None
+            )  # Without reports of their end, the primary does not restart the ranks.
             await asyncio.wait({running}, timeout=FLUSH_S)
             while left := [pid for pid in process_control.descendants(os.getpid()) if process_control.may_signal(pid)]:
                 for pid in left:
@@ -504,7 +514,7 @@ class Keeper:
 
 
 def _in_folder(rank: RankAssignment, placeholder: str, folder: str) -> RankAssignment:
-    """Returns the assignment with `folder`, the run's folder, in place of the desktop's placeholder for it."""
+    """Returns the assignment, in which `folder`, the run's folder, replaces the desktop's placeholder."""
     argv = [word.replace(placeholder, folder) for word in rank["argv"]]
     env = {name: value.replace(placeholder, folder) for name, value in rank["env"].items()}
     return RankAssignment(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)

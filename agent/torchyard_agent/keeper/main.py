@@ -1,6 +1,6 @@
 """The main function of a keeper process.
 
-The import of OpenSSL by `hashlib` is prevented first, because OpenSSL takes 4 MB of resident memory in each keeper.
+At first this module prevents `hashlib` from importing OpenSSL, which would take 4 MB of resident memory in each keeper.
 Python's own SHA-256 is fast enough for the few frames of the gang link.
 """
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None) -> int:
-    """Serves one run on this host until it is over. Returns 0, or 1 if the run already has a keeper on this host.
+    """Runs the keeper of one run on this host until the run is over.
 
-    `batch` launches the run in a job of a scheduler; otherwise, the daemon launches it.
+    `batch` launches the run in a job of a scheduler. Without it, the daemon launches the run.
+
+    Returns 0, or 1 if the run already has a keeper on this host.
     """
     _leave_out_openssl()
     import asyncio
@@ -33,7 +35,8 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
     from torchyard_agent.protocol import paths
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for number in (signal.SIGHUP, signal.SIGINT):  # Terminals send these signals, and a keeper belongs to no terminal.
+    # Terminals send these signals, but a keeper does not belong to a terminal.
+    for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     process_control.become_subreaper()
     process_control.raise_descriptor_limit()

@@ -1,4 +1,4 @@
-"""A member of a run: executes the primary's orders, and ends its own ranks when the primary is lost."""
+"""A member of a run. It executes the primary's orders, and ends its own ranks if the primary is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchyard_agent.protocol.messages import Member as MemberAddress
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 RETRY_S = (0.02, 0.5)
-"""The shortest and longest pause in seconds between attempts to reach the primary, which may just be starting."""
+"""The shortest and longest pause in seconds between attempts to reach the primary, which may still be starting."""
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ class Member:
     """The keeper of a host that is not the primary.
 
     When its lease expires, the member ends its ranks and frees its GPUs. The primary may still be running and waiting
-    for this host, so the member tries to connect for another `host_wait_s`, and rejoins the run if it succeeds.
+    for this host. Therefore the member tries to connect for another `host_wait_s`, and rejoins the run if this
+    succeeds.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Member:
         ranks.send = self._send
 
     async def run(self) -> None:
-        """Runs until the run has ended, or the primary is lost and no process of the run remains on this host."""
+        """Runs until the run has ended, or the primary is lost and no process of the run is left on this host."""
         self._status.start()
         tasks = [self._loop.create_task(self._keep_connected()), self._loop.create_task(self._watch_lease())]
         waited: set[asyncio.Future[Any]] = {self._finished, *tasks}
@@ -98,7 +99,7 @@ class Member:
         self._channel.send(messages.encode(message))
 
     def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
-        """Forwards the request to the primary, or ends the run on this host if the primary is unreachable.
+        """Forwards the request to the primary. If the primary is unreachable, ends the run on this host.
 
         Args:
             asked: The journal entry of a user's request.
@@ -116,12 +117,15 @@ class Member:
             self._finished.set_result((state, why))
 
     async def _dial(self, introduction: Message) -> tuple[Stream, Message]:
-        """Opens a connection to the primary in addition to the gang link. Raises one of NETWORK_ERRORS."""
+        """Opens a connection to the primary in addition to the gang link.
+
+        Raises one of NETWORK_ERRORS if this fails.
+        """
         address = await _resolved(self._primary["address"])
         return await gang_link.call(address, self._primary["gang_port"], self._secret, introduction)
 
     async def _keep_connected(self) -> None:
-        """Connects to the primary, and reconnects whenever the connection breaks."""
+        """Connects to the primary, and reconnects whenever the connection has ended."""
         address, port = self._primary["address"], self._primary["gang_port"]
         retry_s = RETRY_S[0]
         while not self._finished.done():
@@ -136,7 +140,7 @@ class Member:
             else:
                 self._was_connected = True
                 async with self._rejoining:
-                    # If the lease expired during the call, the introduction is outdated and must be sent again.
+                    # If the lease has expired during this call, the introduction is outdated and must be sent again.
                     agreed = answer["lost"] or cut_off or not self._cut_off
                     if agreed and (answer["lost"] or self._cut_off):
                         await self._rejoin()
@@ -148,9 +152,9 @@ class Member:
             retry_s = min(retry_s * 1.5, RETRY_S[1])
 
     async def _watch_lease(self) -> None:
-        """Ends this host's ranks when its lease expires, so that they never run together with the next generation.
+        """Ends this host's ranks when its lease expires, because they must not run together with the next generation.
 
-        Ends the run on this host if the primary is not reached in time, at first or again.
+        If the primary is not reached in time, at the start or after a loss, ends the run on this host.
         """
         name, beat_at = self._primary["host"], 0.0
         join_by = self._loop.time() + self._timeouts.join_within_s
@@ -181,9 +185,9 @@ class Member:
                 return
 
     async def _rejoin(self) -> None:
-        """Rejoins the run, without the earlier ranks of this host, which the primary may have restarted elsewhere.
+        """Rejoins the run without the earlier ranks of this host, which the primary may have restarted on other hosts.
 
-        If these ranks have not been ended yet, they are ended first; otherwise, released GPUs are locked again.
+        If these ranks have not ended yet, they are ended first. Otherwise, GPUs that were released are locked again.
         """
         if not self._cut_off:
             await self._end_ranks()
@@ -220,7 +224,7 @@ class Member:
         self._status.end(state, reason)
 
     async def _end_ranks(self) -> None:
-        # The primary already considers these ranks lost, so their ends are not reported.
+        # The primary already considers these ranks lost, so their end is not reported.
         self._ranks.send = lambda message: None
         self._ranks.end(self._ranks.names, state_machine.KILL_AFTER_S)
         self._ranks.sweep(state_machine.KILL_AFTER_S)
@@ -238,7 +242,7 @@ class Member:
             self._status.membership(*message)
         elif isinstance(message, messages.RunEnded):
             self._status.end_as(message.ended)
-            # The run ends here only after this message has been acknowledged.
+            # The run ends on this host only after this message was acknowledged.
             self._loop.call_soon(self._finish, RunState(message.ended["state"]), "")
         elif isinstance(message, messages.FetchCheckpoint):
             self._replication.fetch(message.name)
@@ -254,7 +258,10 @@ class Member:
 
 
 async def _resolved(address: str) -> str:
-    """Returns the IP address of a host that is specified by name or address. Raises OSError."""
+    """Returns the IP address of a host that is given by name or address.
+
+    Raises OSError if the name cannot be resolved.
+    """
     if address.replace(".", "").isdecimal() or ":" in address:
         return address
     found = await in_a_thread(socket.getaddrinfo, address, None)

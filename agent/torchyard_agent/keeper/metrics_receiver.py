@@ -1,4 +1,4 @@
-"""The receiver of training metrics, which arrive as datagrams. It keeps the latest values of each replica."""
+"""The receiver of training metrics, which scripts send as datagrams. It keeps the latest values of each replica."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torchyard_agent.peer_credentials import UCRED
 from torchyard_agent.protocol import metrics_report, paths
 
 Metrics = dict[str, Optional[float]]
-"""Metrics for JSON, in which None stands for NaN and infinities."""
+"""Metrics as JSON values. None means that a value is NaN or infinite."""
 
 _BATCH = 64
-"""Maximum number of datagrams that are read in one callback of the event loop."""
+"""Maximum number of datagrams that one callback of the event loop reads."""
 
 
 def to_json(metrics: dict[str, float]) -> Metrics:
-    """Converts metrics for JSON: steps to integers, NaN and infinities to None."""
+    """Converts metrics to JSON values: steps become integers, and NaN and infinities become None."""
     result: Metrics = {}
     for name, value in metrics.items():
         if not math.isfinite(value):
@@ -42,27 +42,27 @@ class LatestMetrics:
     def take(self, datagram: bytes) -> str | None:
         """Stores the metrics of a datagram, and returns the replica that sent them.
 
-        Returns None if the datagram is invalid or does not name a replica of this host.
+        Returns None if the datagram is invalid or its replica does not belong to this host.
         """
         try:
             decoded = metrics_report.decode(datagram)
         except (OverflowError, RecursionError):
-            # Python raises these errors for JSON with numbers out of range or with too many levels of nesting.
+            # Python raises these errors if numbers in the JSON are out of range or it is nested too deeply.
             return None
         if decoded is None or decoded[0] not in self._ranks:
             return None
         replica, local_rank, metrics = decoded
         numbers = self._ranks[replica].setdefault(local_rank, {})
         numbers.update(metrics)
-        # A sequence of datagrams may contain more metric names than are kept.
+        # Several datagrams together may contain more metric names than are kept.
         if len(metrics_report.custom_metrics(numbers)) < len(numbers.keys() - set(metrics_report.METRICS)):
             self._ranks[replica][local_rank] = metrics_report.valid_metrics(numbers)
         return replica
 
     def of(self, replica: str) -> Metrics:
-        """Returns the metrics of the lowest local rank, but with the highest step and total throughput of all ranks.
+        """Returns the metrics of the lowest local rank, with the highest step and total throughput over all ranks.
 
-        The result is empty before the first report.
+        Returns an empty dict before the first report.
         """
         ranks = self._ranks[replica]
         if not ranks:
@@ -83,7 +83,7 @@ class LatestMetrics:
 class MetricsReceiver:
     """A datagram socket at an abstract address that accepts metrics from processes of this user.
 
-    The constructor binds the socket; `serve` begins to read from it.
+    The constructor binds the socket, and `serve` begins to read from it.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class MetricsReceiver:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
-    """Returns the UID of a datagram's sender, as reported by the kernel, or None if the kernel did not report it."""
+    """Returns the UID of a datagram's sender, as reported by the kernel, or None if it is not reported."""
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(UCRED.unpack(data[: UCRED.size])[1])

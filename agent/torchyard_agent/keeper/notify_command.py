@@ -1,4 +1,4 @@
-"""The command `program.notify`, run on the primary's host when the run ends, waits for lost hosts, or must end soon."""
+"""The user's command `program.notify`, run on the primary's host if the run ends, waits for hosts, or must end soon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_agent.keeper.processes import process_control
 from torchyard_agent.keeper.processes.rank_process import RunPlace
 
 LIMIT_S = 60.0
-"""Timeout in seconds of the command at the run's end, so that it cannot delay the keeper's exit indefinitely."""
+"""Timeout in seconds of the command at the run's end. It limits the delay of the keeper's exit."""
 POLL_S = 0.05
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.
     The output goes to `notify.log` in the run's folder. If the command cannot be started, the error is logged and None
     is returned.
     """
-    # The cause is passed as bytes, because it may quote output that is not valid text in this locale.
+    # The cause is passed as bytes, because it may contain output that is not valid text in this locale.
     cause = reason.encode("utf-8", "backslashreplace").replace(b"\0", b"")
     environment: dict[str, str | bytes] = {
         **os.environ,
@@ -55,7 +55,7 @@ async def finish(process: subprocess.Popen[bytes]) -> None:
     """Waits for the command to end, and kills it after LIMIT_S."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LIMIT_S
-    # The process is polled, because the keeper itself reaps all children.
+    # The process is polled, because another part of the keeper reaps all children.
     while process.poll() is None:
         if loop.time() > deadline:
             log.warning("the notify command took longer than %.0f s and was killed", LIMIT_S)

@@ -1,4 +1,4 @@
-"""The primary of a run: sends assignments to hosts, passes events to the decisions and executes their instructions."""
+"""The primary of a run: sends assignments to hosts, passes events to the decisions, and executes their instructions."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
     from torchyard_agent.keeper.run_growth import RunGrowth
 
 DISMISS_S = 3.0
-"""The time that members have to acknowledge the run's end."""
+"""Time in seconds for members to acknowledge the run's end."""
 LATE_JOIN_S = 1.5
-"""How long a run that ended early waits for members that have not connected yet; they try at least twice a second."""
+"""Time in seconds for which an ended run waits for members that never connected. They try at least twice a second."""
 MAX_PENDING_RANKS = 1024
-"""Maximum number of ranks that are counted for the backlog of the listening socket."""
+"""Maximum number of ranks that count for the backlog of the listening socket."""
 MAX_SLEEP_S = 30.0
-"""Longest sleep in seconds until the wall clock is read again, since it may be set or the host suspended."""
+"""Longest sleep in seconds before the wall clock is read again, because it may be set or the host suspended."""
 
 log = logging.getLogger(__name__)
 
 
 class Primary:
-    """The primary's part of a keeper: decides for all hosts of the run, and serves the connections of its members.
+    """The part of a keeper that makes it the primary: decides for all hosts of the run, and serves its members.
 
     Args:
         ranks: The supervisor of the ranks on the primary's own host.
         status: The status of the run, with its journal on the primary's own host.
-        gang_socket: A socket that is bound to the gang port.
-        own: The booking for which the run was launched, if any.
+        gang_socket: A socket that is bound to the port of the gang link.
+        own: The booking for which the run was launched, or None.
     """
 
     def __init__(
@@ -112,12 +112,13 @@ class Primary:
         self._restore = CheckpointRestore(self._replication, self._host, self._order, on_problem)
         if self._listens:
             expected = sum(replica["processes"] for replica in start["replicas"])
-            # The socket listens before the run begins, so that no member or rank is refused and has to retry.
+            # The socket listens before the run begins. Otherwise members and ranks could be refused and would have to
+            # try again.
             gang_socket.listen(len(start["members"]) + 64 + min(expected, MAX_PENDING_RANKS))
         ranks.send = lambda message: self._on_message(self._host, message)
 
     async def run(self) -> None:
-        """Runs until the run has ended, and its connected members have acknowledged the end or DISMISS_S has passed."""
+        """Runs until the run has ended and its connected members have acknowledged this, or DISMISS_S have passed."""
         start = self._start
         self._status.start()
         self._run, first = state_machine.begin(
@@ -159,7 +160,10 @@ class Primary:
             self._members.close()
 
     def _create_replication(self) -> CheckpointSender | None:
-        """Returns None if the hosts share a checkpoint folder. On one host, the sender only reports checkpoints."""
+        """Returns a sender of checkpoints, or None if the hosts share a checkpoint folder.
+
+        If the run has only one host, the sender only reports saved checkpoints.
+        """
         members = self._start["members"]
         if not self._start["carry"]:
             return None
@@ -188,7 +192,7 @@ class Primary:
             self._calendar_changed.set()
 
     async def _follow_schedule(self) -> None:
-        """Begins a scheduled run at its start time, and ends a run at its booking's deadline."""
+        """Begins a scheduled run at its start time, and ends a run in time for the deadline of its booking."""
         if self._schedule.start_at is not None:
             verdict = await self._start_time()
             if verdict.refused:
@@ -207,7 +211,7 @@ class Primary:
                 await self._sleep(MAX_SLEEP_S if again_at is None else again_at - now)
 
     async def _start_time(self) -> StartVerdict:
-        """Waits for the run's start time, and returns the verdict on the start."""
+        """Waits until the run's start time, and returns whether the run may start."""
         announced = self._schedule.start_at
         while True:
             now = time.time()
@@ -220,7 +224,7 @@ class Primary:
             await self._sleep(at - now)
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleeps for `seconds`, but at most until a new calendar arrives or MAX_SLEEP_S have passed."""
+        """Sleeps for `seconds`, or until a new calendar arrives or MAX_SLEEP_S have passed."""
         self._calendar_changed.clear()
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._calendar_changed.wait(), min(max(seconds, 0.01), MAX_SLEEP_S))
@@ -267,7 +271,7 @@ class Primary:
             _EXECUTE[type(instruction)](self, instruction)
 
     def record_run_state(self, change: instructions.RecordRunState) -> None:
-        """Journals a state on this host and on the members, which keep their own journals."""
+        """Journals a state on this host and on the members, each of which has its own journal."""
         waiting_for = None
         if change.waits is not None:
             until = with_milliseconds(time.time() + change.waits.seconds)
@@ -291,7 +295,8 @@ class Primary:
         seats = self._assignments.seats(change.gang, self._dropped())
         lost = [name for name, _ in seats if name not in change.members]
         membership = {"number": change.number, "lost": lost, "joined": change.joined, "seats": seats}
-        # A full store cannot inform the ranks; they then fail one after another, and the gang is restarted.
+        # If the store is full, the ranks cannot be informed. They then fail one after another, and the gang is
+        # restarted.
         with suppress(Refused):
             self._store.set(f"members/{change.gang}/{change.generation}", json.dumps(membership).encode())
 
@@ -299,7 +304,7 @@ class Primary:
             self._growth.on_membership(change.members)
 
     def _watch_training(self, gang: str, generation: int) -> None:
-        """Feeds the decisions when all ranks of a generation have completed a step, or wait for returning replicas."""
+        """Watches for reports that all ranks of a generation have completed a step or are at a step boundary."""
         if self._start["policy"].get("on_worker_loss") == "continue":
             trains = events.GangTrains(gang, generation)
             self._store.watch(f"trains/{gang}/{generation}", lambda *_: self._feed(trains))
@@ -314,7 +319,7 @@ class Primary:
             self._store.set(f"returning/{instruction.gang}/{instruction.generation}", b"%d" % instruction.number)
 
     def _catch_up(self, host: str) -> None:
-        """Sends the states of the run and of the host's replicas to a member that has just connected."""
+        """Sends the current states of the run and of the host's replicas to a member that has just connected."""
         self._members.send(host, messages.RunStateChanged(self._status.state, self._status.reason))
         for one in self._status.replicas.values():
             if one["host"] == host:
@@ -342,9 +347,10 @@ class Primary:
                 self._order(host, order)
 
     def _dropped(self) -> set[str]:
-        """Returns the dropped replicas.
+        """Returns the replicas that ranks and world sizes do not include.
 
-        A worker group without members is still counted, because the number of shards of a shared model is fixed.
+        A worker group that has lost all its members is still included, because the number of shards of a shared model
+        is fixed.
         """
         run = self._run
         assert run is not None
@@ -361,7 +367,8 @@ class Primary:
             self._order(host, messages.StartGeneration(part))
 
     def end_ranks(self, instruction: instructions.EndRanks) -> None:
-        self._restore.give_up()  # Delayed ranks are started first, because only started ranks report their end.
+        # Delayed ranks are started first, because only ranks that have started report their end.
+        self._restore.give_up()
         self._order(instruction.host, instruction)
 
     def set_timer(self, instruction: instructions.SetTimer) -> None:
@@ -376,9 +383,9 @@ class Primary:
 
     @property
     def growth(self) -> RunGrowth:
-        """The addition of replicas to the live run."""
+        """The part of the primary that adds replicas to the live run."""
         if self._growth is None:
-            # Few runs grow, and each module that is imported adds to the memory of every keeper.
+            # This module is imported here, because few runs grow and each import adds to the memory of every keeper.
             from torchyard_agent.keeper.run_growth import RunGrowth
 
             place = self._ranks.place
@@ -393,7 +400,7 @@ class Primary:
         return self._run
 
     def _expect_host(self, host: str) -> None:
-        """Lets a keeper connect for a host that is added to the run."""
+        """Allows the keeper of a host that is being added to the run to connect."""
         self._members.forget(host)
         self._callers[self._secret] = self._on_member
         if self._replication is not None:
@@ -415,14 +422,14 @@ class Primary:
 
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:
-            # This host's order is carried out later, so that members get theirs before this host forks. Its results
-            # arrive as events of their own.
+            # This host's own order is executed later, because members must receive their orders before this host forks.
+            # The results are reported as events.
             self._loop.call_soon(self._ranks.obey, message)
         else:
             self._members.send(host, message)
 
     async def _on_member(self, stream: Stream, introduction: Message) -> None:
-        """Serves a member's connection: a new or restored gang link, or the transfer of a checkpoint."""
+        """Serves a member's connection, which is a new or restored gang link, or the transfer of a checkpoint."""
         if "carry" in introduction:
             if self._replication is not None:
                 await self._replication.serve(stream, introduction)
@@ -439,7 +446,7 @@ class Primary:
             return
         cut_off = bool(introduction.get("cut_off"))  # Older members do not send this field.
         if cut_off and not self._run.host(host).lost:
-            # No other event reports that the member has ended its ranks: its heartbeats arrived here in time.
+            # The member has ended its ranks, but this is not known here, because its heartbeats have arrived in time.
             self._lose(host, f"its keeper did not hear {self._host} in time, and ended its ranks")
         channel = self._members.channel(host)
         if channel is None:
@@ -447,11 +454,11 @@ class Primary:
             if self._status.ended is None:
                 self._members.send(host, self._assignments.of_host(host))
                 self._catch_up(host)
-            else:  # The run ended before this member connected.
+            else:  # The run had ended before this member connected.
                 self._members.send(host, messages.RunEnded(self._status.ended))
         elif not self._run.host(host).lost:
             self._feed(events.LinkRestored(host))
-        # A member that is considered lost may not have noticed this: `lost` makes it end its ranks and then report its
+        # If this member is considered lost, it may not know this. `lost` makes it end its ranks and then report its
         # return.
         stream.send({"got": channel.received, "lost": cut_off or self._run.host(host).lost})
         await channel.run_connection(stream, int(introduction["got"]))
@@ -507,7 +514,7 @@ class Primary:
         return not known.lost and not known.swept
 
     async def _dismiss_members(self) -> None:
-        """Waits until the members have acknowledged the run's end, for at most DISMISS_S."""
+        """Waits at most DISMISS_S until the members have acknowledged the run's end."""
         began = self._loop.time()
         while (since_s := self._loop.time() - began) < DISMISS_S:
             if self._members.are_settled and (since_s > LATE_JOIN_S or not self._members_are_missing()):
@@ -515,7 +522,7 @@ class Primary:
             await asyncio.sleep(0.02)
 
     def _members_are_missing(self) -> bool:
-        """Returns whether a member that is not lost has never connected. It cannot connect after this keeper's exit."""
+        """Returns whether a member that is not lost has never connected. After this keeper has exited, it could not."""
         assert self._run is not None
         others = [host for host in self._run.hosts if host.name != self._host]
         return any(self._members.channel(host.name) is None and not host.lost for host in others)
@@ -558,4 +565,4 @@ _HANDLERS: dict[type, Callable[[Primary, str, Any], None]] = {
     messages.ProcessesStuck: Primary.on_stuck,
     messages.ForwardedStop: Primary.on_stop,
 }
-"""The handlers of messages that are not events of the decisions."""
+"""The handlers of messages that are not events for the decisions."""

@@ -1,4 +1,4 @@
-"""The resources of a run on a host: its folder with a copy of the code, GPUs, ports and address."""
+"""The resources of a run on a host: its folder with a copy of the code, its GPUs, ports and address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOLDERS = ("work", "outputs", "logs", "errors")
 
 
 class RunResources:
-    """The acquired resources of a run. `release` frees all of them except the folder."""
+    """The resources that are reserved for a run. `release` frees all of them except the folder."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class RunResources:
         return self._others.ports
 
     async def hold_more(self, count: int) -> list[int]:
-        """Holds further ports until `release`. Raises NoPortFree."""
+        """Reserves further ports until `release` is called. Raises NoPortFree if too few are free."""
         more = await in_a_thread(hold_ports, count, self._port_range)
         self._more.append(more)
         return more.ports
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to answer clients that ask for the holder of the GPUs."""
+        """Begins to answer clients that ask which run has locked the GPUs."""
         self._locks.serve(loop)
 
     @property
@@ -73,7 +73,7 @@ class RunResources:
         self._locks.release()
 
     async def lock_gpus(self) -> None:
-        """Locks all GPUs or none of them. Raises GpuHeld if another process holds one."""
+        """Locks all GPUs. If another process has locked one of them, locks none and raises GpuHeld."""
         self._locks.release()
         self._locks = await in_a_thread(gpu_lock.take, self.gpus, self._holder)
         self._locks.serve(asyncio.get_running_loop())
@@ -91,9 +91,9 @@ class RunResources:
 
 
 async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
-    """Creates the run's folder and reserves all of its GPUs and ports, or none of them.
+    """Creates the run's folder, and reserves its GPUs and ports. If any of them cannot be reserved, none is.
 
-    A scheduled run locks its GPUs later, with `RunResources.lock_gpus`.
+    The GPUs of a scheduled run are locked later, by `RunResources.lock_gpus`.
 
     Raises:
         RpcError: For example, GPUs are in use, no port is free, or the primary is unreachable.
@@ -102,7 +102,7 @@ async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
     acquiring = asyncio.ensure_future(in_a_thread(_acquire, agent_dir, folder, prepare))
     try:
         resources = await uncancelled(acquiring)
-    except asyncio.CancelledError:  # The client has disconnected, so the resources are not needed.
+    except asyncio.CancelledError:  # The client has disconnected, so the resources are no longer needed.
         if not acquiring.cancelled() and acquiring.exception() is None:
             acquiring.result().release()
         raise
@@ -113,7 +113,8 @@ async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
 def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
     holder = {"run_id": prepare["run_id"], "name": prepare["name"], "host": prepare["host"]}
     with contextlib.ExitStack() as acquired:
-        # GPUs are locked first, so that a launch on busy GPUs creates nothing. A scheduled run locks them at its start.
+        # GPUs are locked first. If one is in use, nothing has been created yet. A scheduled run locks its GPUs when it
+        # starts.
         locks = gpu_lock.take(() if prepare.get("later") else prepare["gpus"], holder)
         acquired.callback(locks.release)
         address, interface = _data_network(prepare)
@@ -134,7 +135,7 @@ def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
 
 
 def _data_network(prepare: Prepare) -> tuple[str, str]:
-    """Returns this host's address and interface on the data network; values from the fleet file take precedence."""
+    """Returns this host's address and interface on the data network. Values from the fleet file take precedence."""
     address = prepare["data_address"]
     if address is None:
         towards = prepare["towards"]
@@ -143,9 +144,9 @@ def _data_network(prepare: Prepare) -> tuple[str, str]:
 
 
 def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
-    """Creates the run's folder with its own copy of the code and `run.json`.
+    """Creates the run's folder with a copy of the code and `run.json`.
 
-    Returns the name of the checkpoint that the run resumes from, or "" if it resumes from none.
+    Returns the name of the checkpoint from which the run resumes, or "" if there is none.
     """
     record = os.path.join(folder, "run.json")
     continues = bool(prepare.get("continues"))
@@ -180,7 +181,7 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
 
 
 def _resume(folder: str, resume_from: str | None) -> str:
-    """Links an older run's newest checkpoint into the folder. Returns its name, or "" if there is none."""
+    """Links the newest checkpoint of an older run into the folder. Returns its name, or "" if there is none."""
     if resume_from is None:
         return ""
     if os.path.basename(resume_from) != resume_from or resume_from in ("", ".", ".."):

@@ -1,4 +1,4 @@
-"""The addition of replicas to a live run: the primary's answers to `invite`, `grow` and `withdraw`."""
+"""Adds replicas to a live run: the primary's methods `invite`, `grow` and `withdraw`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 
 class RunGrowth:
-    """The additions to one run.
+    """Adds replicas to one run.
 
     Args:
         primary: The address of the primary.
-        join_within_s: The time in which an added host must connect to the primary.
+        join_within_s: The time in seconds within which an added host must connect to the primary.
         run: Returns the state of the run.
         feed: Passes an event to the decisions.
-        expect_host: Lets the keeper of an added host connect.
+        expect_host: Allows the keeper of an added host to connect.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RunGrowth:
         """The hosts of added replicas that are not in the run's record, since they are not members yet."""
 
     def invite(self, host: str) -> Invitation:
-        """Returns what a host needs to take part in the run. Raises RpcError if no worker can be added there."""
+        """Returns the data that a host needs to join the run. Raises RpcError if no worker can be added there."""
         self._require_growth(host)
         replicas = [{"name": one.name, "host": "" if one.withdrawn else one.host} for one in self._run().replicas]
         return Invitation(primary=self._primary, secret=self._secret.hex(), replicas=replicas)
@@ -69,7 +69,7 @@ class RunGrowth:
             raise RpcError(f"no worker can be added to run {self._run_id}: {why}", "cannot_grow")
 
     def check(self, request: Grow) -> str:
-        """Returns the host of the replicas to add. Raises RpcError if they cannot be added."""
+        """Returns the host on which the replicas are to be added. Raises RpcError if they cannot be added."""
         run, replicas, member = self._run(), request["replicas"], request["member"]
         host = str(member["host"]) if member is not None else str(replicas[0]["host"]) if replicas else ""
         self._require_growth(host)
@@ -86,14 +86,14 @@ class RunGrowth:
         return host
 
     def grow(self, host: str, replicas: Sequence[ReplicaPlan], entry: dict[str, Any]) -> None:
-        """Adds replicas, which `check` has accepted.
+        """Adds replicas that `check` has accepted.
 
         Args:
             entry: The journal entry of the user's request.
         """
         self._status.asked(entry)
         why = growth_policy.refusal(self._run(), host)
-        if why:  # Something has happened since the check.
+        if why:  # The state of the run has changed since `check` was called.
             for replica in replicas:
                 self._status.withdrawal(replica["name"], why)
             return
@@ -104,11 +104,11 @@ class RunGrowth:
         self._feed(ReplicasAdded(host, tuple(replicas), self._join_within_s))
 
     def withdraw(self, names: Sequence[str], why: str) -> None:
-        """Gives up the addition of those of the replicas that are not members yet."""
+        """Cancels the addition of those replicas that are not members yet."""
         self._feed(ReplicasWithdrawn(tuple(names), why))
 
     def on_membership(self, members: Sequence[str]) -> None:
-        """Adds replicas that have become members to the run's record, which other desktops read."""
+        """Writes replicas that have become members to the run's record, which other desktops read."""
         joined = {name: self._unrecorded.pop(name) for name in members if name in self._unrecorded}
         if not joined:
             return

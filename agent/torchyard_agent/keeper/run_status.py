@@ -12,15 +12,17 @@ from torchyard_agent.protocol.metrics_report import METRICS, custom_metrics, not
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
-"""Shortest time in seconds between two `report` events of a replica in the journal. Telemetry samples the current
-metrics more often.
+"""Shortest time in seconds between two `report` events of a replica in the journal.
+Samples of telemetry contain the current metrics more often.
 """
 _JOURNALED = ("step", "loss", "throughput")
-"""Metrics that every `report` event contains, null if unknown. Other metrics are included only if known."""
+"""The metrics that every `report` event contains, as null if they are unknown. Other metrics are included only if
+known.
+"""
 
 
 class RunStatus:
-    """The status that the keeper's method `status` and the event `run_ended` contain, and the writer of the journal."""
+    """The status of a run, which `status` and the event `run_ended` contain. Changes are written to the journal."""
 
     def __init__(self, run_id: str, to: Journal, clock: Callable[[], float] = time.monotonic):
         self.state = RunState.WAITING
@@ -40,7 +42,7 @@ class RunStatus:
         self._reported: dict[str, float] = {}
 
     def start(self) -> None:
-        """Starts the clock from which the run's times are measured."""
+        """Starts the clock by which the run's times are measured."""
         self._started = self._clock()
 
     def _elapsed(self) -> float:
@@ -50,7 +52,7 @@ class RunStatus:
         """Records and journals a state of the run.
 
         Args:
-            waiting_for: For a restart that waits for lost hosts, their names (`hosts`), the end of the wait (`until`)
+            waiting_for: If a restart is waiting for lost hosts: their names (`hosts`), the end of the wait (`until`),
                 and the `cause` of the restart.
         """
         self.state = state
@@ -69,7 +71,10 @@ class RunStatus:
         self._journal.write("replica_state", **event, **({"reason": reason} if reason else {}))
 
     def asked(self, entry: dict[str, Any]) -> None:
-        """Journals a user's request (see `protocol.attribution`) to launch or stop the run, unless it is over."""
+        """Journals a user's request (see `protocol.attribution`) to launch or stop the run.
+
+        Has no effect if the run is over.
+        """
         if self.ended is None:
             self._journal.write("asked", **entry)
 
@@ -79,13 +84,13 @@ class RunStatus:
             self._journal.write("checkpoint_saved", checkpoint=checkpoint)
 
     def checkpoint_copied(self, host: str, checkpoint: str, problem: str) -> None:
-        """Journals that a checkpoint was copied to a host, or the reason why the copy failed."""
+        """Journals that a checkpoint was copied to a host, or why the copy has failed."""
         if self.ended is None:
             fields = {"host": host, "checkpoint": checkpoint}
             self._journal.write("checkpoint_carried", **fields, **({"problem": problem} if problem else {}))
 
     def booking_ends(self, booking: str, at: str, reason: str) -> None:
-        """Journals the time by which the run must leave its GPUs, and the reason."""
+        """Journals the time by which the run must release its GPUs, and the reason."""
         self._journal.write("booking_ends", booking=booking, at=at, reason=reason)
 
     def gang_restart(self, gang: str, generation: int, cause: str) -> None:
@@ -101,7 +106,7 @@ class RunStatus:
         cause: str,
         joined: int = 0,
     ) -> None:
-        """Journals that a gang continues without lost replicas or with returned ones, and the highest reported step."""
+        """Journals that a gang continues without lost or with returned replicas, and the highest reported step."""
         step = max((self.metrics.get(name, {}).get("step") or 0 for name in members), default=0)
         fields = {"gang": gang, "generation": generation, "number": number, "step": int(step), "cause": cause}
         self._journal.write("membership", **fields, members=list(members), lost=list(lost))
@@ -111,7 +116,10 @@ class RunStatus:
         self._journal.write("withdrawal", replica=replica, reason=why)
 
     def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
-        """Stores a replica's metrics. Journals those of the first step, and others at most once in REPORT_EVERY_S."""
+        """Stores a replica's metrics.
+
+        Those of its first step are journaled, and others at most once in REPORT_EVERY_S.
+        """
         self.metrics[replica] = metrics = valid_metrics(metrics)
         if first and self.first_step_at is None:
             self.first_step_at = timestamps.now()
@@ -128,7 +136,7 @@ class RunStatus:
         self._journal.write("report", replica=replica, **numbers)
 
     def end(self, state: RunState, reason: str) -> dict[str, Any]:
-        """Journals the run's end and returns the fields of `run_ended`."""
+        """Journals the run's end, and returns the fields of `run_ended`."""
         replicas = [
             {name: replica[name] for name in ("name", "host", "state", "exit_code", "restarts", "reason")}
             for replica in self.replicas.values()
@@ -146,7 +154,7 @@ class RunStatus:
         return fields
 
     def end_as(self, fields: dict[str, Any]) -> None:
-        """Journals the run's end with these fields of `run_ended`."""
+        """Journals the run's end. `fields` are the fields of `run_ended`."""
         state = RunState(fields["state"])
         self.ended = fields
         if self.pause_reason and state is RunState.STOPPED:
@@ -156,7 +164,10 @@ class RunStatus:
         self._journal.write("run_ended", **fields)
 
     def revive(self, reason: str) -> None:
-        """Sets the state to `restarting` after this host has rejoined the run, which may have ended here meanwhile."""
+        """Sets the state to `restarting` after this host has rejoined the run.
+
+        The run may have ended here meanwhile.
+        """
         self.ended = None
         self.run_state(RunState.RESTARTING, reason)
 

@@ -1,4 +1,4 @@
-"""The attribution of a request to a user, in one format for a run's journal (`asked`) and a host's `audit.jsonl`."""
+"""The attribution of a request to a user. A run's journal (`asked`) and a host's `audit.jsonl` use the same format."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import os
 from typing import Any
 
 LONGEST = 200
-"""Maximum length of a claimed name in characters. Longer names are truncated."""
+"""Maximum length in characters of the user name that a desktop sends. Longer names are truncated."""
 
 
 def attribution_entry(what: str, by: object, **more: Any) -> dict[str, Any]:
-    """Returns an entry for the request `what`.
+    """Returns an entry that attributes the request `what` to a user.
 
     `uid` is this process's own UID: daemons and keepers accept only connections of their own user (SO_PEERCRED).
 
     Args:
-        by: The user's name from the desktop, such as `kim@laptop`, which is split into `by` and `from`.
+        by: The user's name as sent by the desktop, such as `kim@laptop`. The entry contains its parts as `by` and
+            `from`.
     """
     user, _, desktop = clean_name(by).rpartition("@")
     return {"by": user or desktop, "from": desktop if user else "", "what": what, "uid": os.getuid(), **more}
 
 
 def clean_name(by: object) -> str:
-    """Returns a claimed name as one short printable line, or "" if there is none."""
+    """Returns a name that a desktop has sent as one short printable line, or "" if there is none."""
     return "".join(letter for letter in by[:LONGEST] if letter.isprintable()) if isinstance(by, str) else ""
 
 
 def user_of(entry: dict[str, Any]) -> str:
-    """Returns the user of an entry of `asked`, such as `kim@laptop`, or "" if the desktop sent no name."""
+    """Returns the user of an `asked` entry, such as `kim@laptop`, or "" if the desktop sent no name."""
     return "@".join(part for part in (str(entry.get("by") or ""), str(entry.get("from") or "")) if part)

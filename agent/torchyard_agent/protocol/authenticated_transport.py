@@ -1,9 +1,9 @@
 """Authenticated frames between the processes of a run: handshake, framing and message encoding, without I/O.
 
 The gang link, the join store and the exchange of tensors use the same state machines. Both ends know a 256-bit key, and
-each proves this with a MAC over the other's nonce. Every frame has a MAC under a key that is specific to the connection
-and its direction, over the frame's number and payload, so that frames cannot be forged, replayed or reflected. Frames
-are not encrypted. Sockets and deadlines belong to the owner of the connection.
+each end proves this with a MAC over the other's nonce. Every frame has a MAC over its number and payload, with a key
+that is specific to the connection and the direction. Therefore frames cannot be forged, replayed or reflected. Frames
+are not encrypted. The owner of a connection handles its socket and deadlines.
 
     listener                                      caller
        | -- hello: MAGIC, nonce_l (32) ------------> |
@@ -11,8 +11,8 @@ are not encrypted. Sockets and deadlines belong to the owner of the connection.
        | -- proof_l (32), or REFUSAL --------------> |
        | == frames: length (4), MAC (32), payload == |
 
-The payload of a frame is a message, which is a JSON object, unless both ends expect raw bytes. In a message that is a
-request, `op` names the operation.
+The payload of a frame is a message, which is a JSON object, unless both ends expect raw bytes. In a request, `op` is
+the name of the operation.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ PROOF_BYTES = 32
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
 REFUSAL = bytes(PROOF_BYTES)
-"""Sent in place of the listener's proof to a caller that has another key; a retry would be refused too."""
+"""Sent instead of the listener's proof if the caller has a different key. The caller need not try again."""
 HEADER = struct.Struct(">I32s")
 MAX_PAYLOAD = 16 * 1024 * 1024
 HANDSHAKE_DEADLINE_S = 5.0
 
 
 class AuthenticationError(Exception):
-    """Raised when the peer does not know the key, or a frame was forged, damaged or malformed."""
+    """Raised if the peer does not know the key, or a frame is forged, damaged or invalid."""
 
 
 class KeyRefused(AuthenticationError):
-    """Raised when the listener has reported that this caller has a different key."""
+    """Raised if the listener reports that this caller has a different key."""
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
@@ -52,17 +52,19 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 
 
 def exchange_key(secret: bytes) -> bytes:
-    """Returns the ranks' key for the join store and for connections between ranks.
+    """Returns the key that ranks use for the join store and for connections between them.
 
-    The key is derived from the run's secret, which ranks do not get, so that a training script cannot pose as a keeper.
+    The key is derived from the run's secret. Ranks do not receive the secret itself, because a training script could
+    otherwise pose as a keeper.
     """
     return _mac(secret, b"exchange")
 
 
 class CallerHandshake:
-    """The caller's half of the handshake.
+    """The handshake on the caller's side.
 
-    The owner reads exactly `expects` bytes, passes them to receive() and sends the result, until `expects` is 0.
+    The owner reads exactly `expects` bytes, passes them to receive() and sends the result, and repeats this until
+    `expects` is 0.
     """
 
     to_send = b""
@@ -75,7 +77,7 @@ class CallerHandshake:
         self.expects = HELLO_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """Returns the next bytes to send. Raises AuthenticationError, or KeyRefused."""
+        """Returns the next bytes to send. Raises AuthenticationError, or KeyRefused if the listener has another key."""
         if not self._hello:
             if not data.startswith(MAGIC):
                 raise AuthenticationError("the other side does not speak Torchyard's link protocol")
@@ -89,12 +91,12 @@ class CallerHandshake:
         return b""
 
     def codec(self) -> FrameCodec:
-        """Returns the codec for the frames of this connection, after the handshake."""
+        """Returns the codec for the frames of this connection. Must be called after the handshake."""
         return FrameCodec(self._key, self._hello, self._nonce, is_caller=True)
 
 
 class ListenerHandshake:
-    """The listener's half of the handshake, for callers that know one of several keys.
+    """The handshake on the listener's side. The caller must know one of several keys.
 
     This class is used like CallerHandshake.
     """
@@ -108,7 +110,7 @@ class ListenerHandshake:
         self.expects = ANSWER_BYTES
 
     def receive(self, data: bytes) -> bytes:
-        """Returns the next bytes to send: REFUSAL if the caller has none of the keys. Then codec() raises an error."""
+        """Returns the next bytes to send, which are REFUSAL if the caller has none of the keys."""
         self._nonce, proof = data[:NONCE_BYTES], data[NONCE_BYTES:]
         self.expects = 0
         for key in self._keys:
@@ -118,7 +120,10 @@ class ListenerHandshake:
         return REFUSAL
 
     def codec(self) -> FrameCodec:
-        """Returns the codec for the frames of this connection, after the handshake. Raises AuthenticationError."""
+        """Returns the codec for the frames of this connection. Must be called after the handshake.
+
+        Raises AuthenticationError if the caller was refused.
+        """
         if self.key is None:
             raise AuthenticationError("the caller does not know the run's secret")
         return FrameCodec(self.key, self.to_send, self._nonce, is_caller=False)
@@ -154,7 +159,8 @@ class FrameCodec:
     def receive(self, data: bytes, limit: int = MAX_PAYLOAD) -> bytes | None:
         """Returns the verified payload, or None after a header.
 
-        A length over `limit` is refused before any byte of the payload is received. Raises AuthenticationError.
+        Raises AuthenticationError if the frame is invalid. If its length exceeds `limit`, this is raised before any
+        byte of the payload is received.
         """
         if self._received_mac is None:
             length, mac = HEADER.unpack(data)
@@ -170,7 +176,7 @@ class FrameCodec:
 
 
 def _frame_mac(keyed: hmac.HMAC, number: int, payload: bytes) -> bytes:
-    mac = keyed.copy()  # Copying takes a third of the time that creating a new HMAC with the same key takes.
+    mac = keyed.copy()  # Copying an HMAC takes a third of the time of creating a new one with the same key.
     mac.update(number.to_bytes(8, "big") + payload)
     return mac.digest()
 
@@ -183,7 +189,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(payload: bytes) -> Message:
-    """Decodes a JSON object. Raises AuthenticationError for other payloads."""
+    """Decodes a message, which is a JSON object. Raises AuthenticationError if the payload is anything else."""
     try:
         message = json.loads(payload)
     except (ValueError, RecursionError) as error:
@@ -198,7 +204,7 @@ EVERY_S = 60.0
 
 
 class RefusedConnections:
-    """A counter of the refused callers of one listener. Its methods are thread-safe."""
+    """A counter of the callers that a listener has refused. Its methods are thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self.count = 0
@@ -208,7 +214,7 @@ class RefusedConnections:
         self._reported_at = float("-inf")
 
     def note(self, sentence: str) -> str:
-        """Counts a refusal. Returns the line to log, at most once in EVERY_S, or an empty string."""
+        """Counts a refusal. Returns the line to log, or "" if a line was logged less than EVERY_S ago."""
         with self._lock:
             self.count += 1
             now = self._clock()

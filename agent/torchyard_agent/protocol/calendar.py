@@ -1,7 +1,7 @@
-"""The agents' calendar: a snapshot, sent by desktops, of the bookings for the next few days. No I/O.
+"""The calendar of an agent: a snapshot of the bookings for the next few days, which desktops send. No I/O.
 
-Agents have no access to the booking store. They enforce a snapshot only while it is fresh; with a stale snapshot they
-only record findings, until the end of its period. Times are seconds since 1970.
+Agents have no access to the booking store. They enforce a snapshot only while it is fresh. After that, until the end of
+the snapshot's period, they only record how GPUs are used. Times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ MAX_BOOKINGS = 5000
 MAX_LOGINS = 5000
 MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
-"""Maximum of `Calendar.fresh_s`. A larger value in a snapshot is reduced to it, and one over 24 hours is an error."""
+"""Maximum of `Calendar.fresh_s`. A larger value is reduced to this maximum, and a value over 24 hours is an error."""
 AHEAD_S = 300.0
-"""Snapshots dated more than this number of seconds in the future are rejected: a clock is wrong, and until that date
-all other snapshots would be ignored as older.
+"""Time in seconds by which a snapshot's date may be in the future. A later date means that a clock is wrong.
+Such a snapshot is rejected, because until its date all others would be ignored as older.
 """
 OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)
 
 
 class CalendarBooking(NamedTuple):
-    """A booking that is planned or active."""
+    """A booking that has not ended yet."""
 
     id: str
     owner: str
@@ -53,13 +53,13 @@ class LoginEntry(NamedTuple):
 
 
 class Enforcement(NamedTuple):
-    """The rules by which an agent reacts to processes on GPUs that are booked by other users."""
+    """The rules by which an agent acts on processes on GPUs that are booked by other users."""
 
     level: str = OFF
     grace_s: float = 300.0
-    """Seconds from the first warning to SIGTERM."""
+    """Time in seconds from the first warning to SIGTERM."""
     dry_run: bool = True
-    """Whether actions are only recorded in the audit log, and not carried out."""
+    """Whether the agent only records its actions in the audit log, without carrying them out."""
 
 
 class Calendar(NamedTuple):
@@ -72,7 +72,7 @@ class Calendar(NamedTuple):
     """The bookings, sorted by start."""
     logins: tuple[LoginEntry, ...] = ()
     enforcement: tuple[tuple[str, Enforcement], ...] = ()
-    """(pattern of host names, rules) pairs. The first pattern that matches a host determines its rules."""
+    """Pairs of a pattern of host names and rules. The first pattern that matches a host determines its rules."""
 
     def is_fresh(self, now: float) -> bool:
         return self.taken - AHEAD_S <= now < self.taken + self.fresh_s
@@ -81,7 +81,7 @@ class Calendar(NamedTuple):
         return next((rule for pattern, rule in self.enforcement if fnmatchcase(host, pattern)), Enforcement())
 
     def on(self, gpu: str, now: float) -> CalendarBooking | None:
-        """Returns the booking that is active on a GPU, or None. The store permits at most one such booking."""
+        """Returns the active booking of a GPU, or None. The store allows only one active booking per GPU."""
         return next((one for one in self.bookings if gpu in one.gpus and one.is_running(now)), None)
 
     def booking(self, booking_id: str) -> CalendarBooking | None:
@@ -90,8 +90,9 @@ class Calendar(NamedTuple):
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
         """Returns the persons to whom a login of a host may belong.
 
-        If the table of logins mentions `user` on no host, neither as a login nor as a person, the login belongs to the
-        person of the same name, if the calendar mentions one. Otherwise it may belong to another person.
+        If the table of logins does not contain `user` for any host, as a login or as a person, the login belongs to the
+        person of the same name, provided that the calendar contains this person. Otherwise it could be another
+        person's.
         """
         found = {
             person
@@ -111,7 +112,7 @@ class Calendar(NamedTuple):
 
 
 def parse(data: object) -> Calendar:
-    """Parses a desktop's snapshot. Raises RpcError (`bad_snapshot`) with the first error."""
+    """Parses a desktop's snapshot. Raises RpcError (`bad_snapshot`) with the first error if the snapshot is invalid."""
     try:
         return _parse(data)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -156,7 +157,7 @@ def _parse(data: object) -> Calendar:
 
 
 def _booked(data: object, known: dict[str, str]) -> CalendarBooking:
-    """Parses a booking. `known` is a table of strings, so that equal names of GPUs and owners share memory."""
+    """Parses a booking. `known` is a table of strings by which equal names of GPUs and owners share memory."""
     one = _object(data, _OF_BOOKING, "a booking")
     gpus = tuple(known.setdefault(name, name) for name in (_text(gpu, "gpus") for gpu in _list(one["gpus"], "gpus")))
     owner = _text(one["owner"], "owner")

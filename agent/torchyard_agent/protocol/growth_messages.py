@@ -8,26 +8,29 @@ from torchyard_agent.protocol.messages import Member, ReplicaPlan
 
 
 class Invitation(TypedDict):
-    """The result of `run.invite`: what a host needs to join a live run."""
+    """The result of `run.invite`: the data that a host needs to join a live run."""
 
     primary: Member
     secret: str
-    """As in Prepare. Only the user's own daemons and desktops receive it."""
+    """The run's secret, as in Prepare. Only the user's own daemons and desktops receive it."""
     replicas: list[dict[str, str]]
-    """{`name`, `host`} of each replica of the run, including added ones. The host is empty for withdrawn replicas."""
+    """{`name`, `host`} of each replica of the run, including added ones. The host of a removed replica is empty."""
 
 
 class Hold(TypedDict):
-    """The parameters of `run.hold`, sent to the keeper of a host of a live run on which replicas are added."""
+    """The parameters of `run.hold`, which reserves ports for new replicas.
+
+    Sent to the keeper of a host in a live run.
+    """
 
     ports: int
-    """The number of ports to hold in addition, until the run ends."""
+    """The number of additional ports to reserve until the run ends."""
 
 
 class Grow(TypedDict):
-    """The parameters of `run.grow`, sent to the primary's keeper: the replicas to add on one host."""
+    """The parameters of `run.grow`, sent to the primary: the replicas to add on one host."""
 
     member: Member | None
-    """The address of the host if it is not a member of the run yet; else None."""
+    """The address of the host if it is not a member of the run yet, otherwise None."""
     replicas: list[ReplicaPlan]
     by: str

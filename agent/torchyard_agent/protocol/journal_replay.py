@@ -1,4 +1,4 @@
-"""Replay of a run's journal: folds the events of one host into a view of the run.
+"""Replay of a run's journal: the events of one host are combined into a view of the run.
 
 The daemon replays a journal to show the run; a desktop replays the journals of the runs that it follows.
 """
@@ -36,9 +36,9 @@ def new_view(run_id: str) -> Event:
 
 
 def apply(view: Event, event: Event) -> None:
-    """Applies one event to `view`. Events must come in the journal's order.
+    """Applies one event to `view`. Events must be applied in the order of the journal.
 
-    An event of an unknown kind changes only `as_of` and `seen`.
+    If the kind of event is unknown, only `as_of` and `seen` change.
     """
     view["as_of"] = event["time"]
     view["seen"] = [event["epoch"], event["seq"]]
@@ -47,7 +47,7 @@ def apply(view: Event, event: Event) -> None:
     if kind == "run_state":
         view["state"] = event["state"]
         view["waiting_for"] = event.get("waiting_for")
-        # A restart is over when the run is running again; the cause of the restart is then no longer shown.
+        # When the run is running again, the restart is complete and its cause is no longer shown.
         view["reason"] = event.get("reason") or ("" if event["state"] == "running" else view["reason"])
     elif kind == "replica_state":
         replica = view["replicas"].setdefault(event["replica"], {"name": event["replica"], "restarts": 0})
@@ -57,7 +57,7 @@ def apply(view: Event, event: Event) -> None:
         replica["reason"] = event.get("reason", "")
         replica["restarts"] = event.get("restarts", 0)
     elif kind == "gang_restart":
-        view["memberships"] = []  # The losses of the earlier generation no longer count.
+        view["memberships"] = []  # Losses in the earlier generation are not relevant for the new one.
         view["restarts"].append({name: event[name] for name in ("time", "gang", "generation", "cause")})
     elif kind == "membership":
         view["memberships"].append(
@@ -88,7 +88,7 @@ def apply(view: Event, event: Event) -> None:
 def is_ended_after(event: Event, before: bool) -> bool:
     """Returns whether the run has ended on the journal's host after `event`.
 
-    A host whose primary was unreachable may end the run and rejoin it later, with a state that is not terminal.
+    A host may end the run because the primary is unreachable, and rejoin the run later. The run has then not ended.
 
     Args:
         before: Whether the run had ended before the event.

@@ -6,7 +6,7 @@ import json
 from typing import Any, Union
 
 MAX_LINE = 8 * 1024 * 1024
-"""Maximum length of a line in bytes. A longer line is a protocol error, and its connection is closed."""
+"""Maximum length of a line in bytes. If a peer sends a longer line, its connection is closed."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -14,15 +14,16 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 APPLICATION_ERROR = -32000
-"""Error number of Torchyard; `data` holds {"code": short word, "hint": what to do, "run_id": the run that the error
-concerns, if any}.
+"""The JSON-RPC error number of Torchyard's own errors.
+
+`data` contains {"code": a short word, "hint": what to do, "run_id": the run that the error concerns, if any}.
 """
 
 RequestId = Union[int, str]
 
 
 class RpcError(Exception):
-    """An error response: a message, a short code, a hint about the next step, and the run that it concerns, if any."""
+    """An error response: a message, a short code, a hint about the next step, and the ID of the run, if any."""
 
     def __init__(
         self, message: str, code: str = "internal", hint: str = "", number: int = APPLICATION_ERROR, run_id: str = ""
@@ -36,12 +37,12 @@ class RpcError(Exception):
 
 
 class MalformedMessage(ValueError):
-    """Raised for a line that is not a JSON-RPC message."""
+    """Raised if a line is not a JSON-RPC message."""
 
 
 def _line(message: dict[str, Any]) -> bytes:
     text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
-    # A file name that is not valid UTF-8 contains surrogates, which json.loads() accepts.
+    # If a file name is not valid UTF-8, it contains surrogates, which json.loads() accepts.
     line = text.encode("utf-8", "surrogatepass") + b"\n"
     if len(line) > MAX_LINE:
         raise ValueError(f"a message of {len(line)} bytes is over the limit of {MAX_LINE}")
@@ -66,7 +67,7 @@ def error_response(id: RequestId | None, error: RpcError) -> bytes:
 
 
 def error_of(message: dict[str, Any]) -> RpcError:
-    """Returns the error that an error response contains."""
+    """Converts an error response to an RpcError."""
     raw = message.get("error")
     error: dict[str, Any] = raw if isinstance(raw, dict) else {}
     raw_data = error.get("data")

@@ -6,18 +6,18 @@ from typing import Any, TypedDict
 
 
 class RankAssignment(TypedDict):
-    """The assignment of one rank, from which its keeper starts it."""
+    """The data from which a keeper starts one rank."""
 
     rank: int | None
-    """The rank in its gang of trainers; None if the replica is no trainer."""
+    """The rank in its gang, or None if the replica is not a trainer."""
     local_rank: int
     argv: list[str]
     env: dict[str, str]
-    """Variables in addition to the login's and those of the host (see `keeper.processes.rank_process`)."""
+    """Environment variables in addition to those of the login and the host (see `keeper.processes.rank_process`)."""
 
 
 class ReplicaAssignment(TypedDict):
-    """The assignment of one replica, from which its keeper starts the ranks."""
+    """The data from which a keeper starts the ranks of one replica."""
 
     name: str
     role: str
@@ -27,12 +27,12 @@ class ReplicaAssignment(TypedDict):
     trainer: bool
     gpus: list[str]
     generation: int
-    """The number of restarts of the replica's gang."""
+    """How often the replica's gang has been restarted."""
     ranks: list[RankAssignment]
 
 
 class ReplicaPlan(TypedDict):
-    """One planned replica, without values that depend on which replicas take part (see `rank_environment`)."""
+    """One planned replica, without the values that depend on which replicas take part (see `rank_environment`)."""
 
     name: str
     role: str
@@ -49,12 +49,12 @@ class ReplicaPlan(TypedDict):
     run_dir: str
     """The run's folder on its host."""
     argv: list[str]
-    """The command line, in which the placeholders of `program.args` and `program.command` are not replaced yet."""
+    """The command line. The placeholders of `program.args` and `program.command` are not replaced yet."""
     env: dict[str, str]
 
 
 class Master(TypedDict):
-    """The planned address of the torch.distributed store of a gang, which the gang's first rank serves."""
+    """The planned address of a gang's torch.distributed store. The first rank of the gang serves the store."""
 
     replica: str
     port: Any
@@ -70,17 +70,17 @@ class Cluster(TypedDict):
     tf_master_name: str
     trial: str | None
     several: bool
-    """Whether the run was planned with several replicas, so that TF_CONFIG is set."""
+    """Whether the run was planned with several replicas. Only then TF_CONFIG is set."""
     job: dict[str, Any]
-    """The topology, for `job` in CLUSTER_SPEC and TF_CONFIG."""
+    """The topology, which CLUSTER_SPEC and TF_CONFIG contain as `job`."""
     masters: dict[str, Master]
-    """The planned addresses by gang."""
+    """The planned address of each gang's torch.distributed store."""
     options: dict[str, Any]
-    """TORCHYARD_OPTIONS: the strategy block with its defaults, and other options of `torchyard_roles`."""
+    """The value of TORCHYARD_OPTIONS: the strategy block with its defaults, and other options of `torchyard_roles`."""
 
 
 class Policy(TypedDict):
-    """The rules for a run's end, its restarts and the loss of hosts. Times are in seconds."""
+    """The rules for the end of a run, for restarts and for lost hosts. Times are in seconds."""
 
     ends_with: str
     stop_grace_s: float
@@ -89,53 +89,53 @@ class Policy(TypedDict):
     max_restarts: int
     """Maximum number of restarts of a gang."""
     min_replicas: dict[str, int]
-    """For each pool, the smallest number of replicas with which the run continues without a lost host."""
+    """The smallest number of replicas of each pool with which the run continues after the loss of a host."""
     on_worker_loss: str
-    """`restart`, or `continue`: a gang of trainers continues without lost replicas. Older desktops do not send it."""
+    """`restart`, or `continue` if a gang of trainers continues without lost replicas. Older desktops do not send it."""
 
 
 class Prepare(TypedDict):
-    """The parameters of `run.prepare`, which are sent before the ports of other hosts are known."""
+    """The parameters of `run.prepare`. They are sent before the ports of other hosts are known."""
 
     run_id: str
     name: str
     host: str
     secret: str
-    """64 hex digits: the gang link's key. Kept in the keeper's memory only; ranks get a derived key."""
+    """The gang link's key in 64 hex digits. The keeper keeps it only in memory, and ranks get a derived key."""
     snapshot: str | None
-    """Root hash of the working folder's snapshot; None if the run has none."""
+    """The root hash of the working folder's snapshot, or None if the run has none."""
     gpus: list[str]
     """The UUIDs of the GPUs to lock."""
     ports: int
-    """The number of ports to hold, without the gang link's."""
+    """The number of ports to reserve, excluding the gang link's port."""
     port_range: list[int] | None
-    """The first and the last port that the firewall admits; None if it admits all ports."""
+    """The first and the last port that the firewall permits, or None if it permits all ports."""
     data_address: str | None
-    """The host's address on the data network; None if the host must determine it."""
+    """The host's address on the data network, or None if the host must determine it."""
     interface: str | None
     towards: str | None
-    """Set only if `data_address` is None: the primary's address. The host then uses its own address on the route to the
-    primary.
+    """The primary's address. Set only if `data_address` is None.
+    The host then uses its own address on the route to the primary.
     """
     resume_from: str | None
-    """An ended run, from whose newest checkpoint on this host the new run resumes; or None."""
+    """An ended run from whose newest checkpoint on this host the new run resumes, or None."""
     later: bool
-    """Whether the run is scheduled, so that its GPUs are locked only at its start."""
+    """Whether the run is scheduled for later. Its GPUs are then locked only when it starts."""
     record: dict[str, Any]
-    """Kept in `run.json` for other desktops: topology text, planned replicas, and the launching user."""
+    """Data that is stored in `run.json` for other desktops: topology text, planned replicas, and the launching user."""
 
 
 class Warm(TypedDict):
-    """The parameters of `run.warm`: interpreters that start during the checks of a launch (docs/architecture.md)."""
+    """The parameters of `run.warm`: the interpreters to start while a launch is checked (docs/architecture.md)."""
 
     run_id: str
     host: str
     replicas: list[ReplicaAssignment]
-    """The replicas of the host; values that are known only at the start are placeholders."""
+    """The replicas of the host, with placeholders for values that are known only when the run starts."""
     run_dir: str
-    """The placeholder of the run's folder."""
+    """The placeholder for the path of the run's folder."""
     imports: list[str]
-    """The modules that the interpreters import before the ranks start."""
+    """The modules that the interpreters import in advance."""
 
 
 class Prepared(TypedDict):
@@ -149,7 +149,7 @@ class Prepared(TypedDict):
     gang_port: int
     run_dir: str
     checkpoint: str
-    """The folder name of the checkpoint from `resume_from`; empty if there is none."""
+    """The folder name of the checkpoint of `resume_from`, or "" if there is none."""
 
 
 class Member(TypedDict):
@@ -159,30 +159,30 @@ class Member(TypedDict):
 
 
 class Start(TypedDict):
-    """The parameters of `run.start`, sent to the primary's keeper: the whole run."""
+    """The parameters of `run.start`, sent to the primary. They describe the whole run."""
 
     members: list[Member]
-    """The members of the run, beginning with the primary."""
+    """The members of the run. The primary comes first."""
     cluster: Cluster
     replicas: list[ReplicaPlan]
     """The replicas in plan order."""
     policy: Policy
     setup: list[str]
-    """Shell lines to run before each rank."""
+    """Shell lines that are run before each rank."""
     secrets: dict[str, str]
-    """The secrets by name, which are kept only in memory and in the ranks' environment."""
+    """The secrets by name. They are kept only in memory and in the environment of ranks."""
     notify: str | None
     carry: bool
-    """Whether the keepers replicate checkpoints: the hosts share no folder for them."""
+    """Whether the keepers replicate checkpoints, because the hosts have no shared folder for checkpoints."""
     spare_imports: list[str]
-    """Modules that a spare interpreter of each rank imports while the run trains; empty if there are no spares."""
+    """The modules that a spare interpreter for each rank imports while the run trains; empty if there are no spares."""
     start_at: Any
-    """Start time: RFC 3339 with an offset, or seconds since 1970; None for now."""
+    """The start time in RFC 3339 with an offset or in seconds since 1970, or None to start immediately."""
     booking: Any
     """{`id`, `owner`, `end`, `stop_at_end`} of the run's booking, or None."""
 
 
 class Join(TypedDict):
-    """The parameters of `run.join`, sent to the keepers of all other members."""
+    """The parameters of `run.join`, sent to the keepers of all members except the primary."""
 
     primary: Member

@@ -1,8 +1,8 @@
-"""Metrics reports of training scripts to their keeper: JSON datagrams that may be lost, since only the latest matters.
+"""Metrics reports of training scripts to their keeper. They are JSON datagrams, and may be lost.
 
 The environment variable `TORCHYARD_REPORT` contains the keeper's address, which is the name of an abstract Unix socket
-with `@` in place of its leading NUL byte. A report that cannot be sent immediately is dropped, so that training never
-waits.
+with `@` in place of its leading NUL byte. A report that cannot be sent immediately is dropped, so training never waits
+for the keeper.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from typing import Any
 
 REPORT_VARIABLE = "TORCHYARD_REPORT"
 MAX_REPORT = 8192
-"""The longest datagram in bytes. Longer ones are dropped."""
+"""Maximum size of a datagram in bytes. Longer datagrams are dropped."""
 
 METRICS = (
     *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),
     *("version", "clients", "bytes_s", "gradient_bytes"),
 )
-"""Metrics of a report: optimizer steps; loss; samples per second of this rank; seconds of a step spent on computing,
-exchanging and waiting for other trainers; the staleness of a pull in versions; pushes that the servers have dropped;
-steps that were skipped because their gradients were not finite; the size of all gradients of a step.
+"""The metrics in a trainer's report: optimizer steps; loss; samples per second of this rank; the times in seconds that
+a step spent on computing, on exchanging and on waiting for other trainers; the staleness of a pull in versions; pushes
+that the servers have dropped; steps that were skipped because their gradients were not finite; the size of all
+gradients of a step.
 
-Of a server or reducer: rounds accepted; trainers connected; bytes per second sent and received. Its `wait_s` is the
-time that its newest round waited for the last trainer, `staleness` that of this round; `dropped` and `skipped` are the
-rounds that it has dropped, or skipped for lack of finite gradients."""
+A server or reducer reports accepted rounds, connected trainers, and bytes sent and received per second. Its `wait_s` is
+the time for which its newest round waited for the last trainer, and `staleness` is that of this round. `dropped` and
+`skipped` count the rounds that it has dropped, or skipped because no gradients were finite."""
 
 
 MAX_CUSTOM_METRICS = 32
-"""Maximum number of custom metrics that are kept of a replica."""
+"""Maximum number of a replica's custom metrics that are kept."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
 
@@ -40,7 +41,7 @@ def is_name(name: object) -> bool:
 
 
 def custom_metrics(metrics: object) -> dict[str, float | None]:
-    """Returns the first MAX_CUSTOM_METRICS entries whose name is valid and not in METRICS, and whose value is valid.
+    """Returns the first MAX_CUSTOM_METRICS entries that have a valid name outside METRICS, and a valid value.
 
     Valid values are numbers, and None, which stands for NaN and infinities.
     """
@@ -53,7 +54,7 @@ def custom_metrics(metrics: object) -> dict[str, float | None]:
 
 
 def valid_metrics(metrics: object) -> dict[str, Any]:
-    """Returns the valid part of received metrics: the METRICS among them, and the custom metrics."""
+    """Returns the valid entries of received metrics, both METRICS and custom metrics."""
     if not isinstance(metrics, Mapping):
         return {}
     return {**{name: metrics[name] for name in METRICS if name in metrics}, **custom_metrics(metrics)}
@@ -65,13 +66,16 @@ def not_finite(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def metrics_of_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the METRICS of a `report` event, without unknown ones. None stands for values that are not finite."""
+    """Returns the METRICS in a `report` event of a journal, without unknown ones.
+
+    None means that a value is not finite.
+    """
     names = event.get("not_finite", ())
     return {name: event.get(name) for name in METRICS if event.get(name) is not None or name in names}
 
 
 def custom_metrics_of_event(event: Mapping[str, Any]) -> dict[str, float | None]:
-    """Returns the custom metrics of a `report` event of a journal."""
+    """Returns the custom metrics in a `report` event of a journal."""
     custom = event.get("custom")
     return custom_metrics(
         {**(custom if isinstance(custom, Mapping) else {}), **dict.fromkeys(event.get("not_finite", ()))}
@@ -83,7 +87,7 @@ def encode(replica: str, local_rank: int, metrics: dict[str, float]) -> bytes:
 
 
 def decode(datagram: bytes) -> tuple[str, int, dict[str, float]] | None:
-    """Returns (replica, local rank, metrics), or None for an invalid datagram."""
+    """Returns (replica, local rank, metrics), or None if the datagram is invalid."""
     if len(datagram) > MAX_REPORT:
         return None
     try:

@@ -1,10 +1,10 @@
-"""Paths of the agent's files on a host, and names of its abstract Unix sockets.
+"""The paths of the agent's files on a host, and the names of its abstract Unix sockets.
 
-Homes are often shared between hosts (NFS), so only the content-addressed store is common to them; all other files are
+Hosts often share home folders (NFS). Only the content-addressed store is common to these hosts, and all other files are
 in a folder named after the host. Abstract sockets leave no stale files, but any user of the host may bind any name. The
-names of the daemon and of GPUs are fixed, since binding such a name is a lock; all other names are random, so that no
-other user can bind them first. If tests run several hosts on one machine, each host has its own network namespace, and
-hence its own sockets.
+names for the daemon and for GPUs are fixed, because binding such a name is a lock. All other names are random, because
+other users could otherwise bind them first. If tests run several hosts on one machine, each host has its own network
+namespace, and therefore its own abstract sockets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def agent_dir(configured: str | None = None) -> str:
 
 
 def store_dir(agent_dir: str) -> str:
-    """Returns the folder of archives and snapshots by content hash, shared by all hosts that share the home."""
+    """Returns the folder of archives and snapshots by content hash. Hosts with a shared home have the same store."""
     return os.path.join(agent_dir, "store")
 
 
@@ -44,42 +44,51 @@ def runs_dir(agent_dir: str, node: str) -> str:
 
 
 def run_dir(agent_dir: str, node: str, run_id: str) -> str:
-    """Returns a run's folder on a host, with `work/` (a copy of the code), `outputs/`, `logs/` and `journal.jsonl`."""
+    """Returns a run's folder on a host.
+
+    It contains `work/` (a copy of the code), `outputs/`, `logs/` and `journal.jsonl`.
+    """
     return os.path.join(runs_dir(agent_dir, node), run_id)
 
 
 def is_run(run_dir: str) -> bool:
-    """Returns whether the folder belongs to a run. A script may have created other folders there (`../../data`)."""
+    """Returns whether the folder belongs to a run. Scripts may create other folders beside it, as with `../../data`."""
     return any(os.path.exists(os.path.join(run_dir, name)) for name in ("keeper.log", "run.json", "journal.jsonl"))
 
 
 def archive_note(run_dir: str) -> str:
-    """Returns the file that contains the SHA-256 of the archive from which the run's keeper runs."""
+    """Returns the path of the file with the SHA-256 of the archive that the run's keeper was started from."""
     return os.path.join(run_dir, "archive")
 
 
 def gc_state(agent_dir: str, node: str) -> str:
-    """Returns the file with the sizes of ended runs. Its modification time records the last garbage collection."""
+    """Returns the path of the file with the sizes of ended runs.
+
+    Its modification time is the time of the last garbage collection.
+    """
     return os.path.join(host_dir(agent_dir, node), "housekeeping.json")
 
 
 def log_name(replica: str, local_rank: int) -> str:
-    """Returns a log's file name. Each rank has its own file, so that the lines of ranks are never mixed."""
+    """Returns the file name of a rank's log.
+
+    Each rank has its own file, so lines of different ranks are never mixed.
+    """
     return f"{replica}.log" if local_rank == 0 else f"{replica}.{local_rank}.log"
 
 
 def scope(agent_dir: str) -> str:
-    """Returns the part of socket names that distinguishes several agent folders of one user, for example in tests."""
+    """Returns the part of socket names that differs between several agent folders of one user, for example in tests."""
     return hashlib.sha256(os.fsencode(agent_dir)).hexdigest()[:12]
 
 
 def daemon_socket(agent_dir: str, uid: int) -> str:
-    """Returns the daemon's abstract address."""
+    """Returns the abstract address of the daemon's socket."""
     return f"\0torchyard/{uid}/{scope(agent_dir)}/daemon"
 
 
 def random_socket(uid: int) -> str:
-    """Returns an abstract address that cannot be guessed."""
+    """Returns a random abstract address, which other users cannot guess."""
     return f"\0torchyard/{uid}/{os.urandom(16).hex()}"
 
 
@@ -89,5 +98,5 @@ def keeper_note(run_dir: str) -> str:
 
 
 def gpu_socket(uuid: str) -> str:
-    """Returns the abstract address that is bound as the lock on a GPU, for all users of the host."""
+    """Returns the abstract address whose binding locks a GPU, for all users of the host."""
     return f"\0torchyard/gpu/{uuid}"

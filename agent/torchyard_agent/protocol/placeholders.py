@@ -1,4 +1,4 @@
-"""Placeholders such as `{rank}` in `args` and `command`. Other braces stay unchanged."""
+"""Placeholders such as `{rank}` in `args` and `command`. Other text in braces is not changed."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(NAMES) + r")\}")
 
 
 def fill(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Replaces each placeholder with its value, which is not expanded again."""
+    """Replaces each placeholder by its value. Placeholders in a value are not replaced."""
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]

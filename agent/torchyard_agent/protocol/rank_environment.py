@@ -1,13 +1,14 @@
 """The environment and command of each rank: torchrun's variables, TORCHYARD_*, CLUSTER_SPEC and TF_CONFIG. No I/O.
 
-Ranks, world sizes and addresses depend on which replicas take part, since a gang may continue without a lost host. The
-primary's keeper computes them from the plan before each generation; `torchyard plan` computes them for display.
+Ranks, world sizes and addresses depend on which replicas take part, because a gang may continue without a lost host.
+The primary computes them from the plan before each generation, and `torchyard plan` computes them for display.
 
-Trainers under launcher torch get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is the
-set of replicas that one torchrun would start: either a single replica with GPUs, which sees no other GPUs, so that
-`cuda:LOCAL_RANK` is its own; or all replicas of a gang without GPUs on one host. Other roles do not get torchrun's
-variables: with RANK and MASTER_ADDR, a server or evaluator would try to join the trainers. CLUSTER_SPEC has the format
-of Vertex AI (https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG that of TensorFlow.
+With `launcher: torch`, trainers get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is
+the set of replicas that one torchrun would start. A replica with GPUs is a node by itself: it sees no other GPUs, so
+`cuda:LOCAL_RANK` is one of its own. All replicas of a gang without GPUs on one host form one node. Other roles do not
+get torchrun's variables, because with RANK and MASTER_ADDR a server or evaluator would try to join the trainers.
+CLUSTER_SPEC has the format of Vertex AI (https://cloud.google.com/vertex-ai/docs/training/distributed-training), and
+TF_CONFIG that of TensorFlow.
 
 `torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, the key for the server at TORCHYARD_STORE, is a secret
 that each keeper derives when it spawns a rank.
@@ -28,14 +29,17 @@ VARIABLES_OF_A_RANK = frozenset(
         *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "CLUSTER_SPEC"),
     )
 )
-"""Variables that describe the position of a process in a cluster, in addition to TORCHYARD_* and TORCHELASTIC_*."""
-STOP_VARIABLE = "TORCHYARD_STOP"
-STOP_PATIENCE_VARIABLE = "TORCHYARD_STOP_PATIENCE"
-"""Names a file that a keeper creates before it sends SIGTERM because the run is stopped.
-
-Any other SIGTERM, such as that of a user, of a host that is low on memory, or of a keeper that has lost the primary,
-ends only its process.
+"""Variables that describe a process's position in a cluster, in addition to those that begin with TORCHYARD_ or
+TORCHELASTIC_.
 """
+STOP_VARIABLE = "TORCHYARD_STOP"
+"""A variable with the path of a file that a keeper creates before it sends SIGTERM to stop the run.
+
+A SIGTERM from another source, such as a user, a host that is low on memory, or a keeper that has lost the primary, ends
+only the process that receives it.
+"""
+STOP_PATIENCE_VARIABLE = "TORCHYARD_STOP_PATIENCE"
+"""A variable with the time in seconds after SIGTERM in which that file may still appear."""
 _READ_AT_START = (
     *("PYTHON", "LD_", "PATH", "TZ", "LANG", "LC_", "GLIBC_", "MALLOC_"),
     *("TORCH", "PYTORCH", "CUDA", "NVIDIA_", "NCCL_"),
@@ -49,18 +53,18 @@ class _Task(NamedTuple):
 
 
 class _Seat(NamedTuple):
-    """A trainer's position among the trainers that take part."""
+    """The position of a replica among the trainers that take part."""
 
     first_rank: int
-    """The first of the replica's ranks among all trainers."""
+    """The first rank of the replica among all trainers."""
     first_world_rank: int
-    """The first of the replica's ranks in its gang."""
+    """The first rank of the replica in its gang."""
     node_rank: int
     """The number of the replica in its gang."""
     node: tuple[str, str]
-    """The replica's torchrun node: (host, replica) if the replica is a node by itself, else (host, "")."""
+    """The torchrun node of the replica: (host, replica) if the replica is a node by itself, otherwise (host, "")."""
     first_local_rank: int
-    """The first of the replica's ranks on its node."""
+    """The first rank of the replica on its node."""
 
 
 class _Node(NamedTuple):
@@ -77,15 +81,15 @@ class _World(NamedTuple):
 
 
 def is_read_at_start(name: str) -> bool:
-    """Returns whether the start of an interpreter or the import of torch may read an environment variable."""
+    """Returns whether Python at its start, or torch during its import, may read this environment variable."""
     return name.startswith(_READ_AT_START) and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
 
 
 class RankEnvironment:
-    """The ranks and variables of a run in which these `replicas`, in plan order, take part.
+    """The ranks and environment variables of a run in which `replicas`, in plan order, take part.
 
     Args:
-        store: The `address:port` of the join store at the primary's keeper. Not used if the run has no store.
+        store: The `address:port` of the join store, which the primary serves. Not used if the run has no store.
     """
 
     def __init__(self, cluster: Cluster, replicas: Sequence[ReplicaPlan], store: str = ""):
@@ -121,11 +125,12 @@ class RankEnvironment:
     def share(
         self, replica: ReplicaPlan, generation: int = 0, attempt: int = 0, started_with: int = 0
     ) -> ReplicaAssignment:
-        """Returns the assignment of a replica for a generation of its gang, the first of which is 0.
+        """Returns the assignment of a replica for a generation of its gang. The first generation is 0.
 
         Args:
-            attempt: The number of the replica's return to a gang that continued without it; 0 at the gang's start.
-            started_with: The number of ranks with which the generation began, if the replica was added to it later.
+            attempt: How often the replica has returned to a gang that continued without it; 0 if it starts with its
+                gang.
+            started_with: The number of ranks with which the generation began, if the replica was added later.
         """
         return ReplicaAssignment(
             name=replica["name"],
@@ -215,9 +220,10 @@ class RankEnvironment:
             "TORCHELASTIC_RUN_ID": self._cluster["run_id"],
             "TORCHELASTIC_RESTART_COUNT": str(generation),
             "TORCHELASTIC_MAX_RESTARTS": str(self._cluster["max_restarts"]),
-            # Without a torchrun agent, rank 0 serves the store.
+            # Rank 0 serves the store, because there is no torchrun agent.
             "TORCHELASTIC_USE_AGENT_STORE": "False",
-            # A node may have several replicas; `torchyard_roles` counts processes within one replica.
+            # These variables count processes within one replica. LOCAL_RANK counts them within a node, which may have
+            # several replicas.
             "TORCHYARD_PROCESS": str(local_rank),
             "TORCHYARD_PROCESSES": str(replica["processes"]),
         }
@@ -225,7 +231,8 @@ class RankEnvironment:
     def _master(self, gang: str) -> tuple[str, str]:
         """Returns the address of a gang's torch.distributed store.
 
-        The port is the planned one if rank 0 is in the planned replica, else the port of the replica with rank 0.
+        If rank 0 is in the planned replica, the port is the planned one. Otherwise it is the port of the replica with
+        rank 0.
         """
         first = self._worlds[gang].members[0]
         address, own_port = _address_and_port(first["address"])
@@ -235,7 +242,7 @@ class RankEnvironment:
         return address, own_port
 
     def _cluster_variables(self, replica: ReplicaPlan) -> dict[str, str]:
-        """Returns CLUSTER_SPEC, and TF_CONFIG if the run has several replicas and this one is no reducer."""
+        """Returns CLUSTER_SPEC and, if the run has several replicas and this one is not a reducer, TF_CONFIG."""
         variables = {"CLUSTER_SPEC": self._variable(self._pools, self._pool_tasks[replica["name"]])}
         if self._cluster["several"] and replica["name"] in self._tf_tasks:
             variables["TF_CONFIG"] = self._variable(self._types, self._tf_tasks[replica["name"]])
@@ -246,11 +253,14 @@ class RankEnvironment:
         if self._cluster["trial"] is not None:
             described["trial"] = self._cluster["trial"]
         value = {"cluster": cluster, "environment": "cloud", "task": described}
-        # The job is serialized only once.
+        # The job is the same for all replicas, so it is serialized only once.
         return f'{json.dumps(value, separators=(",", ":"))[:-1]},"job":{self._job}}}'
 
     def _tasks(self, kind_of: Callable[[ReplicaPlan], str | None]) -> tuple[dict[str, list[str]], dict[str, _Task]]:
-        """Returns the addresses by type and the task of each replica. Tasks are numbered within each type."""
+        """Returns the addresses of each task type, and the task of each replica.
+
+        Tasks are numbered within each type.
+        """
         members: dict[str, list[str]] = {}
         tasks: dict[str, _Task] = {}
         for replica in self._replicas:
@@ -261,12 +271,15 @@ class RankEnvironment:
         return members, tasks
 
     def _is_chief(self, replica: ReplicaPlan) -> bool:
-        """Returns whether the replica contains rank 0 of all trainers: the chief, or without one the first worker."""
+        """Returns whether the replica has rank 0 of all trainers.
+
+        It is the chief, or the first worker if there is no chief.
+        """
         seat = self._seats.get(replica["name"])
         return seat is not None and seat.first_rank == 0
 
     def _worker_pool(self, replica: ReplicaPlan) -> str:
-        """Returns the worker pool of a replica: 0 for the chief, 1 for workers, 3 for evaluators, 2 for all others."""
+        """Returns the number of a replica's worker pool: 0 for the chief, 1 for workers, 3 for evaluators, else 2."""
         if self._is_chief(replica):
             return "workerpool0"
         return {"worker": "workerpool1", "evaluator": "workerpool3"}.get(replica["role"], "workerpool2")
@@ -287,7 +300,7 @@ class RankEnvironment:
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
-            # A replica that is not a trainer is treated as a world of one rank, so one command works for all pools.
+            # A replica that is not a trainer counts as a world of one rank. The same command then works for all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
             "master_addr": address,
             "master_port": port,
@@ -303,13 +316,13 @@ class RankEnvironment:
 
 
 def has_store(cluster: Cluster) -> bool:
-    """Returns whether the primary's keeper serves a join store, which some strategies need."""
-    # Older desktops do not send options, and the ranks of their runs do not use a store.
+    """Returns whether the primary serves a join store, which some strategies need."""
+    # Older desktops send no options, and the ranks of their runs do not use a store.
     return bool(cluster.get("options", {}).get("kind", "none") != "none")
 
 
 def group_of(gang: str) -> int:
-    """Returns the worker group of a gang of trainers, which is 0 with synchronous strategies."""
+    """Returns the worker group of a gang of trainers. It is 0 if the strategy is synchronous."""
     kind, _, number = gang.rpartition("-")
     return int(number) if kind == "group" and number.isdecimal() else 0
 

@@ -1,6 +1,6 @@
 """The states of runs and replicas.
 
-There is no state `unknown`: views contain the last known state with its time, as (state, as_of).
+There is no state `unknown`. Views contain the last known state and its time, as (state, as_of).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The manifest of a working folder's snapshot, as used on the desktop and on the host."""
+"""The manifest of a working folder's snapshot. Desktops and hosts use the same format."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ Entry = dict[str, Any]
 
 
 def root_of(manifest: list[Entry]) -> str:
-    """Returns the hash that names a snapshot: SHA-256 of its manifest as canonical JSON (sorted paths and keys)."""
+    """Returns the hash that identifies a snapshot: SHA-256 of the manifest as canonical JSON (sorted paths, keys)."""
     ordered = sorted(manifest, key=lambda entry: str(entry["path"]))
     return hashlib.sha256(json.dumps(ordered, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

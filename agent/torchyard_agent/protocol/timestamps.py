@@ -1,6 +1,6 @@
 """Conversions of times between RFC 3339 text and seconds since 1970.
 
-The module has its own parser, because the parser in Python 3.9 rejects `Z`, and the module `datetime` takes half a
+This module has its own parser, because that of Python 3.9 rejects `Z`, and the module `datetime` would take half a
 megabyte of a daemon's memory.
 """
 
@@ -13,9 +13,9 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(Z|
 
 
 def parse_timestamp(moment: object) -> float:
-    """Converts RFC 3339 text with an offset to seconds since 1970, without fractions of a second. Raises ValueError.
+    """Converts RFC 3339 text with an offset to whole seconds since 1970. Raises ValueError if the text is invalid.
 
-    A number is taken as seconds since 1970.
+    A number is interpreted as seconds since 1970.
     """
     if isinstance(moment, (int, float)) and not isinstance(moment, bool) and 0 <= moment < 1e11:
         return float(moment)
@@ -32,7 +32,10 @@ def parse_timestamp(moment: object) -> float:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Returns the days since 1970 of a Gregorian date (Hinnant, "chrono-Compatible Low-Level Date Algorithms")."""
+    """Returns the number of days from 1970-01-01 to a Gregorian date.
+
+    Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+    """
     year -= month <= 2
     era, of_era = divmod(year, 400)
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1

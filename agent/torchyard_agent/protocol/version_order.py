@@ -1,4 +1,4 @@
-"""The order of Torchyard's versions."""
+"""The sort order of Torchyard's versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _NUMBERS = 4
 
 
 def version_order(version: str) -> tuple[int, ...]:
-    """Returns a key by which versions are sorted: 0.9.1 < 0.10.0rc1 < 0.10.0. Invalid text sorts before versions."""
+    """Returns a sort key for versions: 0.9.1 < 0.10.0rc1 < 0.10.0. Invalid text sorts before all versions."""
     found = re.match(r"(\d+(?:\.\d+)*)(.*)", version.strip())
     if found is None:
         return ()

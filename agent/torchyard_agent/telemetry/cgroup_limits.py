@@ -1,4 +1,4 @@
-"""The CPUs and memory that this login may use, according to CPU affinity and control groups v1 and v2.
+"""The CPUs and memory that this login may use, according to its CPU affinity and its control groups (v1 and v2).
 
 Source: https://docs.kernel.org/admin-guide/cgroup-v2.html and .../cgroup-v1/
 """
@@ -13,7 +13,7 @@ from torchyard_agent.telemetry.procfs import read_or
 ROOT = "/sys/fs/cgroup"
 MEMBERSHIP = "/proc/self/cgroup"
 _UNLIMITED = 1 << 60
-"""Values from this size on mean that there is no limit: cgroup v1 then reports nearly 2**63 bytes."""
+"""Limits of this size in bytes or more count as no limit. cgroup v1 reports nearly 2**63 if there is no limit."""
 
 
 def cpu_count(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
@@ -25,7 +25,7 @@ def cpu_count(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
 
 
 def memory_bytes(root: str = ROOT, membership: str = MEMBERSHIP) -> int:
-    """Returns the host's memory in bytes, or the limit of a control group if that is less."""
+    """Returns the host's memory in bytes, or the limit of a control group if that is lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for folder in _folders(root, membership, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -49,7 +49,7 @@ def _cpu_quotas(root: str, membership: str) -> Iterator[tuple[int, int]]:
 
 
 def _folders(root: str, membership: str, controller: str) -> Iterator[str]:
-    """Yields the folders of this process's group and its parents, each of which may set a limit."""
+    """Yields the folders of this process's control group and its parents, each of which may set a limit."""
     for line in read_or(membership).decode(errors="replace").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

@@ -1,9 +1,9 @@
-"""Recognition of display servers on a GPU by their executables, since a process can choose its own name.
+"""Recognition of display servers on a GPU by their executables, because a process can choose any name.
 
-The executable must be installed by root: a file with a known name in a folder that only root may write to, and the same
-file that this process finds at that path (in a mount namespace, a user can substitute a different file), unless it was
-replaced since. A process that only draws is on the driver's list of graphics processes, and not on its list of compute
-processes.
+The executable must have a known name and be in a folder that only root may write to. It must also be the file that this
+process finds at the same path, because in a mount namespace a user can substitute another file; an executable that an
+update has replaced is accepted. A process that only draws is on the driver's list of graphics processes and not on its
+list of compute processes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ NAMES = frozenset(
     {"X", "Xorg", "Xwayland", "gnome-shell", "mutter", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston"}
 )
 _DELETED = " (deleted)"
-"""The kernel's suffix to the path of an executable that was replaced or deleted."""
+"""Suffix that the kernel adds to the path of an executable that was replaced or deleted."""
 
 
 def is_display_server(pid: int) -> bool | None:
-    """Returns whether the process runs a display server's executable, or None if the executable is hidden."""
+    """Returns whether the process runs a display server's executable, or None if this user cannot read its path."""
     link = f"/proc/{pid}/exe"
     try:
         path = os.readlink(link)
@@ -44,7 +44,7 @@ def draws_screen(display_server: bool | None, name: str, computes: bool) -> bool
     """Returns whether a process is a display server that only draws on a GPU.
 
     Args:
-        display_server: The result of `is_display_server`. If it is None, `name` decides.
+        display_server: The result of `is_display_server`. If it is None, the decision depends on `name`.
         computes: Whether the process is on the list of compute processes.
     """
     return not computes and (name in NAMES if display_server is None else display_server)

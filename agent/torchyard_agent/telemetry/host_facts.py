@@ -17,10 +17,12 @@ Problem = dict[str, str]
 
 
 def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
-    """Measures the facts as JSON values. The first call may take some seconds and must not run on the event loop.
+    """Returns the facts of this host as JSON values.
+
+    The first call may take some seconds and must not block an event loop.
 
     Args:
-        python: The path of the training Python from the fleet file, or None.
+        python: The path of the training Python from the fleet file, or None if it is not set.
 
     Returns:
         `hostname`, `kernel`, `cpus` (that this login may use), `memory_gb` (GiB), `gpus` [{`index`, `uuid`, `name`,
@@ -64,7 +66,7 @@ SESSIONS_PROBLEM: Problem = {
 
 
 def disk_problem(folder: str, free_gb: float) -> Problem:
-    """Returns the problem of a nearly full disk."""
+    """Returns a problem if the disk is nearly full, otherwise None."""
     return {
         "code": "disk_nearly_full",
         "message": f"only {free_gb * 1024:.0f} MiB are free for {folder}",
@@ -73,7 +75,10 @@ def disk_problem(folder: str, free_gb: float) -> Problem:
 
 
 def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> Problem | None:
-    """Returns the problem that NVML does not work; None if the host has no device files of NVIDIA, hence no GPUs."""
+    """Returns a problem if NVML does not work, otherwise None.
+
+    Without device files of NVIDIA, the host has no GPUs, and this is no problem.
+    """
     if not any(map(os.path.exists, device_files)):
         return None
     return {
@@ -84,8 +89,8 @@ def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> P
 
 
 def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None, list[Problem]]:
-    """Returns (GPUs, driver version, CUDA version of the driver, problems), from a separate instance of NVML."""
-    # The NVML module imports ctypes, so it is imported only if needed.
+    """Returns (GPUs, driver version, CUDA version of the driver, problems). Opens its own instance of NVML."""
+    # The NVML module imports ctypes, so it is imported only when it is needed.
     from torchyard_agent.telemetry.nvml import Nvml, NvmlUnavailable
 
     try:

@@ -1,6 +1,6 @@
-"""Metrics of the host (CPU, memory, load, network, disk). Rates are averages over the time between two samples.
+"""Metrics of the host: CPU, memory, load, network and disk. Rates are averages over the time between two samples.
 
-Source of the files' fields: https://docs.kernel.org/filesystems/proc.html, Documentation/block/stat
+The fields of the files are described in https://docs.kernel.org/filesystems/proc.html and Documentation/block/stat.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from torchyard_agent.telemetry import cgroup_limits
 from torchyard_agent.telemetry.procfs import read, read_all, read_or
 
 _SECTOR = 512
-"""Bytes of a sector in /sys, independent of the device."""
+"""Size in bytes of a sector in /sys, which is the same for all devices."""
 _LIST_EVERY_S = 60.0
-"""Interval in seconds at which the interfaces are listed again."""
+"""Interval in seconds at which the network interfaces are listed again."""
 _FREE_SPACE_S = 10.0
-"""Interval in seconds at which free space is read: on a network file system this is a round trip."""
+"""Interval in seconds at which free space is read, because on a network file system this takes a round trip."""
 
 
 class HostMeter:
-    """The metrics of this host, with the counters of the last sample, since which rates are averaged."""
+    """The meter of this host's metrics. It keeps the counters of the last sample, from which rates are computed."""
 
     def __init__(self, agent_dir: str, now: float):
         self._agent_dir = agent_dir
@@ -72,7 +72,7 @@ class HostMeter:
         }
 
     def _network(self, now: float) -> dict[str, tuple[int, int]]:
-        """Returns the bytes (received, sent) of each data interface since its start."""
+        """Returns the bytes (received, sent) of each data interface since the interface was created."""
         try:
             lines = read_all("/proc/net/dev").splitlines()[2:]
         except OSError:
@@ -96,7 +96,7 @@ class HostMeter:
         return (int(fields[2]), int(fields[6])) if len(fields) > 6 else None
 
     def _free_space(self, now: float) -> tuple[float | None, float | None]:
-        """Returns the free space for this user and the size of the agent's file system, in GiB; None if unknown."""
+        """Returns the free space for this user and the size of the agent's file system, in GiB, or None if unknown."""
         if now - self._space_asked >= _FREE_SPACE_S:
             self._space_asked = now
             self._space = free_space_gb(self._agent_dir)
@@ -104,9 +104,10 @@ class HostMeter:
 
 
 def data_interfaces(names: list[str]) -> list[str]:
-    """Returns the interfaces for traffic between hosts.
+    """Returns the network interfaces for traffic between hosts.
 
-    These are all interfaces with hardware, or all except the loopback if none has hardware (in a container).
+    These are all hardware interfaces. If there are none, as in a container, they are all interfaces except the
+    loopback.
     """
     others = [name for name in names if name != "lo"]
     real = [name for name in others if os.path.exists(f"/sys/class/net/{name}/device")]
@@ -114,11 +115,14 @@ def data_interfaces(names: list[str]) -> list[str]:
 
 
 def disk_statistics_file(folder: str) -> str | None:
-    """Returns the file of counters of the block device with `folder`; None, for example, on network file systems."""
+    """Returns the file with the counters of the block device that contains `folder`.
+
+    Returns None if there is none, for example on a network file system.
+    """
     try:
         device = os.stat(folder).st_dev
         if os.major(device) == 0:
-            # A file system such as btrfs has no block device number, so that of its mounted device is used.
+            # A file system such as btrfs has no block device number. The number of the mounted device is used instead.
             device = os.stat(_mount_source(device)).st_rdev
     except OSError:
         return None
@@ -136,7 +140,7 @@ def _mount_source(device: int) -> str:
 
 
 def free_space_gb(folder: str) -> tuple[float, float] | None:
-    """Returns the free space for this user and the size of the file system of `folder`, in GiB; None if unknown.
+    """Returns the free space for this user and the size of the file system with `folder`, in GiB, or None if unknown.
 
     If the folder does not exist yet, its nearest existing parent is used.
     """
@@ -153,14 +157,14 @@ def free_space_gb(folder: str) -> tuple[float, float] | None:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Returns the busy and the total clock ticks of all CPUs since boot."""
+    """Returns the busy and the total clock ticks of all CPUs since the host booted."""
     fields = [int(field) for field in read("/proc/stat", 256).split(b"\n", 1)[0].split()[1:9]]
     total = sum(fields)
     return total - fields[3] - fields[4], total
 
 
 def _memory() -> tuple[int, int]:
-    """Returns the total and the used memory in MiB. Reclaimable caches are treated as free."""
+    """Returns the total and the used memory in MiB. Reclaimable caches count as free."""
     values = {}
     for line in read("/proc/meminfo", 512).split(b"\n")[:5]:
         name, _, rest = line.partition(b":")

@@ -14,7 +14,7 @@ import pwd
 from torchyard_agent.telemetry.procfs import read_or
 
 _FOLDERS = ("usr/lib/systemd", "run/systemd", "etc/systemd")
-"""The folders of logind's settings, of which later ones take precedence."""
+"""The folders that may contain logind's settings. Later folders take precedence."""
 
 
 def ends_with_login(root: str = "/", user: str | None = None) -> bool:
@@ -33,7 +33,7 @@ def ends_with_login(root: str = "/", user: str | None = None) -> bool:
 
 
 def _logind(root: str) -> dict[str, str]:
-    """Reads logind's settings from the main file, then from the drop-in files in the order of their names."""
+    """Reads logind's settings from the main file, and then from the drop-in files in the order of their names."""
     main = [path for folder in _FOLDERS if os.path.exists(path := os.path.join(root, folder, "logind.conf"))][-1:]
     drop_ins = {
         os.path.basename(path): path

@@ -1,4 +1,4 @@
-"""Samples of the NVIDIA GPUs of this host. A failed GPU is reported as a `problem`, not as an exception."""
+"""Samples of the NVIDIA GPUs of this host. If a GPU fails, its sample contains a `problem`. No exception is raised."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torchyard_agent.telemetry.nvml_bindings import NvmlLibrary, NvmlUnavailable
 __all__ = ["Gpu", "Nvml", "NvmlUnavailable"]
 
 _ECC_EVERY = 10
-"""Number of samples between two reads of the ECC errors, which are rare and slow to read."""
+"""Number of samples between two reads of ECC errors, which are rare and take long to read."""
 _MAX_EVENTS = 16
 """Maximum number of XID events that are read in one sample."""
 
 
 class Gpu:
-    """One GPU, with its constants and the last readings of values that are slow to read or rarely change."""
+    """One GPU, with its constants and the last values of readings that are slow or rarely change."""
 
     __slots__ = ("ecc_errors", "handle", "index", "memory_mb", "name", "problem", "unsupported", "uuid", "xid")
 
@@ -36,14 +36,14 @@ class Gpu:
 
 
 class _GpuError(Exception):
-    """Raised when the GPU does not respond. The argument is NVML's error code."""
+    """Raised if the GPU does not respond. The argument is NVML's error code."""
 
 
 class Nvml:
-    """An open instance of NVML. It must be closed when idle, since an open one prevents a driver update."""
+    """An open instance of NVML. It must be closed when it is idle, because an open instance prevents driver updates."""
 
     def __init__(self) -> None:
-        """Opens NVML. Raises NvmlUnavailable."""
+        """Opens NVML. Raises NvmlUnavailable if NVML cannot be used on this host."""
         self._library = NvmlLibrary()
         self._samples = 0
         self._capacity = 64
@@ -93,8 +93,9 @@ class Nvml:
     def health(self, gpu: Gpu) -> dict[str, Any]:
         """Returns the health of a GPU: {`bus_id`, `ecc_errors`, `repair_pending`, `repair_failed`, `problem`}.
 
-        `bus_id` is in the format of the kernel log (`0000:3b:00`). `repair_pending` means that memory is remapped at
-        the next reset, `repair_failed` that no spare memory is left. Unsupported values are None.
+        `bus_id` has the format of the kernel log (`0000:3b:00`). `repair_pending` means that memory will be remapped at
+        the next reset, and `repair_failed` means that no spare memory is left. Values that the GPU does not support are
+        None.
         """
         found: dict[str, Any] = dict.fromkeys(("bus_id", "ecc_errors", "repair_pending", "repair_failed"))
         found["problem"] = gpu.problem
@@ -110,7 +111,8 @@ class Nvml:
             if self._call(gpu, "remapped rows", nvml.remapped_rows, *rows):
                 found["repair_pending"], found["repair_failed"] = bool(pending.value), bool(failed.value)
             elif self._call(gpu, "retired pages", nvml.retired_pending, ctypes.byref(pending)):
-                found["repair_pending"] = bool(pending.value)  # GPUs before Ampere retire whole pages instead of rows.
+                # GPUs older than Ampere retire whole pages instead of remapping rows.
+                found["repair_pending"] = bool(pending.value)
         except _GpuError as failed_gpu:
             found["problem"] = self._sentence(gpu, failed_gpu.args[0])
         return found
@@ -123,7 +125,10 @@ class Nvml:
             return []
 
     def sample(self) -> list[dict[str, Any]]:
-        """Measures all GPUs. Names and units are as in `Sampler.sample`; unsupported values are None."""
+        """Measures all GPUs. Names and units are as in `Sampler.sample`.
+
+        Values that a GPU does not support are None.
+        """
         self._read_xids()
         entries = [self._sample(gpu) for gpu in self.gpus]
         self._samples += 1
@@ -183,7 +188,7 @@ class Nvml:
         return entry
 
     def _call(self, gpu: Gpu, what: str, function: Any, *arguments: Any) -> bool:
-        """Calls a function of NVML, which writes to `arguments`. Returns whether it succeeded. Raises _GpuError."""
+        """Calls an NVML function, which writes to `arguments`, and returns whether it succeeded. Raises _GpuError."""
         if function is None or what in gpu.unsupported:
             return False
         code = function(gpu.handle, *arguments)
@@ -230,7 +235,7 @@ class Nvml:
     def _running(self, gpu: Gpu) -> list[dict[str, Any]]:
         """Returns the processes on the GPU with their memory.
 
-        A process on both lists, compute and graphics, is returned once.
+        A process that is on both lists, compute and graphics, is returned only once.
         """
         found: dict[int, int | None] = {}
         computing: set[int] = set()
@@ -271,7 +276,7 @@ class Nvml:
         return f"{name} does not answer: {self._library.error_text(code)}."
 
     def _subscribe_to_xids(self) -> None:
-        """Subscribes to XID errors. Failures are ignored."""
+        """Subscribes to XID errors. Errors of the subscription itself are ignored."""
         nvml = self._library
         if not (nvml.event_set_create and nvml.event_register and nvml.event_wait):
             return
@@ -297,6 +302,6 @@ class Nvml:
 
 
 _FATAL = frozenset({1, 9, library.GPU_IS_LOST, 16, 18})
-"""Codes after which no other call for the GPU can succeed: not initialized, no driver, lost, reset required, driver
-replaced.
+"""Error codes after which no other call for the GPU can succeed: not initialized, no driver, lost, reset required,
+driver replaced.
 """

@@ -1,8 +1,8 @@
 """ctypes bindings of NVIDIA's management library: functions and structures.
 
-The dynamic loader finds the library, so that LD_LIBRARY_PATH has its usual effect. Functions are looked up by their
-newest name first, since drivers as old as R418 are in use. Source: https://docs.nvidia.com/deploy/nvml-api/ and nvml.h
-of CUDA 11 to 13.
+The dynamic loader finds the library, so LD_LIBRARY_PATH has its usual effect. For each function, the newest name is
+tried first, and then older names, because drivers as old as R418 are in use. Source:
+https://docs.nvidia.com/deploy/nvml-api/ and nvml.h of CUDA 11 to 13.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ INSUFFICIENT_SIZE = 7
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 NOT_AVAILABLE = 2**64 - 1
-"""NVML_VALUE_NOT_AVAILABLE, in a field of 64 bits."""
+"""NVML_VALUE_NOT_AVAILABLE as a 64-bit value."""
 
 TEMPERATURE_GPU = 0
 CLOCK_SM = 1
 CLOCK_MEMORY = 2
 ECC_UNCORRECTED = 1
 ECC_VOLATILE = 0
-"""The selector of ECC counters since the driver was loaded."""
+"""Selects the ECC counters that begin when the driver is loaded."""
 EVENT_XID = 0x8
 
 THROTTLING = {
@@ -37,7 +37,7 @@ THROTTLING = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
-"""Reasons for reduced clocks, except idleness and settings of the clocks."""
+"""The reasons for reduced clocks, except for idleness and for settings of the clocks."""
 
 NAME_BYTES = 96
 
@@ -89,24 +89,25 @@ class EventData(ctypes.Structure):
 
 
 PROCESS_V1 = struct.Struct("@IQ")
-"""The structure nvmlProcessInfo_v1_t: PID, and bytes of GPU memory."""
+"""The structure nvmlProcessInfo_v1_t: a PID, and the GPU memory of the process in bytes."""
 PROCESS_V2 = struct.Struct("@IQII")
-"""The structure nvmlProcessInfo_v2_t, which adds GPU and compute instance (MIG)."""
+"""The structure nvmlProcessInfo_v2_t, which adds the GPU instance and compute instance (MIG)."""
 PROCESS_PROTECTED = struct.Struct("@IQIIQ")
-"""nvmlProcessInfo_v2_t with an additional field for protected bytes; only the _v3 functions of some 530 and 535 drivers
-use it.
+"""The structure nvmlProcessInfo_v2_t with an additional field for protected bytes.
+
+Only the _v3 functions of some 530 and 535 drivers use it.
 """
 
 
 class NvmlUnavailable(Exception):
-    """Raised when NVML cannot be used on this host. The message gives the reason."""
+    """Raised if NVML cannot be used on this host. The message gives the reason."""
 
 
 class NvmlLibrary:
-    """The loaded library. A function that the library does not export is None."""
+    """The loaded library. The attribute of a function that the library does not export is None."""
 
     def __init__(self) -> None:
-        """Loads and initializes NVML. Raises NvmlUnavailable."""
+        """Loads and initializes NVML. Raises NvmlUnavailable if NVML cannot be used on this host."""
         try:
             self._library = ctypes.CDLL(SONAME)
         except OSError as error:
@@ -155,18 +156,19 @@ class NvmlLibrary:
         return None
 
     def error_text(self, code: int) -> str:
-        """Returns NVML's text for an error code."""
+        """Returns NVML's description of an error code."""
         if self._error_string is None:
             return f"error {code}"
         return f"{(self._error_string(code) or b'').decode(errors='replace')} (NVML error {code})"
 
     def _process_function(self, kind: str) -> tuple[Any, struct.Struct]:
-        """Returns the function that lists processes of a kind, and the format of its entries."""
+        """Returns the function that lists compute or graphics processes, and the format of its entries."""
         name = f"nvmlDeviceGet{kind}RunningProcesses"
         newest = self.find(f"{name}_v3")
         if newest is not None:
-            # Versions of _v3 with and without an additional field can be distinguished by the presence of two other
-            # functions: the first was added to NVML together with the field, the second when the field was removed.
+            # In some versions of NVML, the struct of the _v3 function has an additional field. The first of these two
+            # functions was added to NVML together with the field, and the second when the field was removed again. So
+            # the struct has the field only if the first function exists and the second does not.
             protected = self.find("nvmlDeviceGetConfComputeMemSizeInfo") is not None
             removed = self.find("nvmlDeviceGetRunningProcessDetailList") is not None
             return newest, PROCESS_PROTECTED if protected and not removed else PROCESS_V2

@@ -14,13 +14,19 @@ CACHED_S = 10.0
 
 
 class Owners:
-    """Users and programs of processes, cached for CACHED_S because a look-up may query a directory service."""
+    """The users and programs of processes.
+
+    They are cached for CACHED_S, because finding a user may query a directory service.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, str, str, bool | None]] = {}
 
     def of(self, pid: int, now: float) -> tuple[str, str]:
-        """Returns (user, program) of a PID at monotonic time `now`; "unknown" for hidden values, as in a container."""
+        """Returns (user, program) of a process at monotonic time `now`.
+
+        A value that this user cannot read, as in a container, is "unknown".
+        """
         return self._about(pid, now)[1:3]
 
     def describe(self, process: dict[str, Any], now: float) -> None:
@@ -53,7 +59,7 @@ class Owners:
 
 @functools.lru_cache(maxsize=1000)
 def user_name(uid: int) -> str:
-    """Returns the login of a UID, or the number if the host has no name for it. The result is cached."""
+    """Returns the login name of a UID, or the UID as text if the host has no name for it. The result is cached."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OSError):

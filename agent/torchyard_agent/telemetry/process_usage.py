@@ -11,19 +11,22 @@ from torchyard_agent.telemetry import process_tree
 from torchyard_agent.telemetry.procfs import read, stat_fields
 
 WALK_S = 3.0
-"""Shortest interval in seconds of walks over the children of main threads, which start most processes."""
+"""Shortest interval in seconds between two searches for children of main threads, which start most processes."""
 WALK_THREADS_S = 20.0
-"""Shortest interval in seconds of walks over the children of all threads, of which a training process has dozens."""
+"""Shortest interval in seconds between two searches for children of all threads.
+
+A training process has dozens of threads.
+"""
 MAX_OPEN_FILES = 256
-"""Maximum number of stat files that are kept open; the usual limit of a process is 1024 files."""
+"""Maximum number of stat files that are kept open. A process may usually open 1024 files."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Process:
-    """A process of a replica. Its stat file stays open, up to MAX_OPEN_FILES in all, which halves the cost of a sample.
+    """A process of a replica. Up to MAX_OPEN_FILES stat files stay open, which halves the cost of a sample.
 
-    The open file belongs to this process even if its PID is reused: reads fail once the process has ended.
+    An open file always belongs to this process, even if its PID is reused: once the process has ended, reads fail.
     """
 
     __slots__ = ("file", "pid", "ticks")
@@ -55,7 +58,7 @@ class _Process:
 
 
 class _Tree:
-    """The processes of one replica, as kept between samples."""
+    """The processes of one replica, which are kept between samples."""
 
     __slots__ = ("processes", "roots", "time", "walk_at", "walk_threads_at")
 
@@ -66,7 +69,7 @@ class _Tree:
         self.walk_at = self.walk_threads_at = 0.0
 
     def keep(self, pids: Iterable[int]) -> None:
-        """Replaces the known processes of the replica, and closes the files of processes that are not in `pids`."""
+        """Sets the processes of the replica, and closes the files of processes that are not in `pids`."""
         wanted = dict.fromkeys(pids)
         for pid in self.processes.keys() - wanted.keys():
             self.processes.pop(pid).close()
@@ -76,14 +79,14 @@ class _Tree:
 
 
 class ProcessTrees:
-    """The CPU and memory use of process trees, by name."""
+    """The CPU and memory use of several process trees, each with a name."""
 
     def __init__(self, children_files: bool | None = None):
         self._children_files = process_tree.HAS_CHILDREN_FILES if children_files is None else children_files
         self._trees: dict[str, _Tree] = {}
 
     def sample(self, replicas: Mapping[str, Sequence[int]], now: float) -> dict[str, dict[str, Any]]:
-        """Returns {"cpu", "memory_mb", "processes"} of each replica at monotonic time `now`; see `Sampler.sample`."""
+        """Returns {"cpu", "memory_mb", "processes"} of each replica at monotonic time `now`, as in `Sampler.sample`."""
         for name in self._trees.keys() - replicas.keys():
             self._trees.pop(name).keep(())
         self._walk_due(replicas, now)
@@ -102,13 +105,13 @@ class ProcessTrees:
                 continue
             threads = fresh or now >= tree.walk_threads_at
             tree.roots = list(roots)
-            # The walks are spread over the samples, so that each sample bears only a part of the cost.
+            # The searches are distributed over the samples, so the cost of each sample is small.
             tree.walk_at = now + WALK_S + 0.1 * (number % 10)
             if threads:
                 tree.walk_threads_at = now + WALK_THREADS_S + (number % 10)
             if self._children_files:
                 found = process_tree.descendants(roots, threads)
-                # An earlier, full walk has found the children of other threads.
+                # An earlier search has found the children of other threads.
                 tree.keep(found if threads else [*found, *tree.processes])
             else:
                 tree.walk_at = now + 5 * WALK_S

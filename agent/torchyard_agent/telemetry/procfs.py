@@ -1,4 +1,4 @@
-"""Functions that read the kernel's small text files with few system calls and without buffering."""
+"""Functions that read small text files of the kernel, unbuffered and with few system calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def read(path: str, size: int = 4096) -> bytes:
-    """Returns the first `size` bytes, in one read. Raises OSError, for example if the process has ended."""
+    """Returns the first `size` bytes of the file, in one read. Raises OSError, for example if the process has ended."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, size)
@@ -16,7 +16,10 @@ def read(path: str, size: int = 4096) -> bytes:
 
 
 def read_all(path: str) -> bytes:
-    """Returns the whole file, in several reads if the kernel returns it record by record. Raises OSError."""
+    """Returns the whole file. Several reads may be needed, because the kernel may return records one by one.
+
+    Raises OSError if the file cannot be read.
+    """
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
@@ -30,26 +33,26 @@ def read_or(path: str, default: bytes = b"") -> bytes:
 
 
 def boot_id() -> str:
-    """Returns the ID of the host's current boot, or "" if the kernel does not provide it."""
+    """Returns the ID of the host's current boot, or "" if it is not available."""
     return read_or("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
 
 
 def stat_fields(line: bytes) -> list[bytes]:
-    """Returns the fields of /proc/PID/stat from the third on.
+    """Returns the fields of a line from /proc/PID/stat, beginning with the third.
 
-    The second field, a name in brackets, may contain any character. Raises ValueError if the line is not from that
-    file.
+    The second field, a name in brackets, may contain any characters. Raises ValueError if the line does not have the
+    format of that file.
     """
     return line[line.rindex(b")") + 2 :].split(None, 22)
 
 
 def read_stat(pid: int) -> list[bytes]:
-    """Returns the `stat_fields` of a process. Raises OSError or ValueError."""
+    """Returns the `stat_fields` of a process. Raises OSError if the process has ended, or ValueError."""
     return stat_fields(read(f"/proc/{pid}/stat", 1024))
 
 
 def each_process(name: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the PID and the content of /proc/PID/`name` of all processes for which this user may read that file."""
+    """Yields the PID of each process, and the content of /proc/PID/`name` if this user may read it."""
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             try:

@@ -1,4 +1,4 @@
-"""Samples of the host, its GPUs and the replicas on it, ready for JSON."""
+"""Samples of the host, its GPUs and its replicas, as JSON values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.nvml import Nvml
 
 _REOPEN_S = 300.0
-"""Shortest time in seconds until NVML is reopened after a problem: a driver may be installed or a GPU reset."""
+"""Shortest time in seconds before NVML is opened again after a problem.
+
+Meanwhile a driver may have been installed or a GPU reset.
+"""
 
 
 class Sampler:
-    """The sampler of this host, cheap enough for one sample per second. Rates are averages since the last sample."""
+    """The sampler of this host. A sample per second costs little. Rates are averages since the last sample."""
 
     def __init__(self, agent_dir: str):
         self._agent_dir = agent_dir
@@ -41,7 +44,7 @@ class Sampler:
                 {`received_bytes_s`, `sent_bytes_s`}}, `disk_read_bytes_s`, `disk_written_bytes_s` (of the device with
                 the agent's folder, null if it has none), `disk_free_gb` and `disk_total_gb` (GiB).
             gpus: For each GPU `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent),
-                `power_w`, `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (words, see
+                `power_w`, `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (reasons, see
                 `nvml_bindings`), `ecc_errors` (uncorrected ones since the driver was loaded), `xid` (the last {`code`,
                 `time`}, or null), `processes` [{`pid`, `user`, `program`, `memory_mb`, `computes`, `draws_screen` (a
                 display server that does nothing else), `replica` (null for other processes)}] and `problem` (a
@@ -59,7 +62,7 @@ class Sampler:
         }
 
     def close_nvml(self) -> None:
-        """Closes NVML while no samples are needed, so that the driver can be replaced."""
+        """Closes NVML while no samples are needed. The driver can then be replaced."""
         if self._nvml is not None:
             self._nvml.close()
         self._nvml = None
@@ -78,14 +81,17 @@ class Sampler:
         return gpus
 
     def _open_nvml(self, now: float) -> None:
-        """Opens NVML if it is not open, and reopens it if a GPU has a problem, at most once in _REOPEN_S."""
+        """Opens NVML if it is not open.
+
+        If a GPU has a problem, reopens it, but not more often than once in _REOPEN_S.
+        """
         if now - self._opened_at < _REOPEN_S:
             return
         if self._nvml is not None:
             if not any(gpu.problem for gpu in self._nvml.gpus):
                 return
             self._nvml.close()
-        # The NVML module imports ctypes, so it is imported only if needed.
+        # The NVML module imports ctypes, so it is imported only when it is needed.
         from torchyard_agent.telemetry.nvml import Nvml
 
         self._nvml = Nvml.open()

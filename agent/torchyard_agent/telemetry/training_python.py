@@ -13,12 +13,12 @@ import time
 from typing import Any, NamedTuple
 
 PROBE_S = 20.0
-"""Time in seconds for an interpreter to answer; a busy network file system is slow."""
+"""Time limit in seconds for an interpreter to answer. It is long because a busy network file system is slow."""
 OLDEST = (3, 9)
 """The oldest Python that torch and `torchyard_roles` support."""
 _MARK = "torchyard-probe:"
 SEARCH_S = 40.0
-"""Time in seconds for a search, after which no further interpreter is started."""
+"""Time limit in seconds of a search. After it, no further interpreter is started."""
 MOST_FOUND = 40
 """Maximum number of interpreters that a search returns."""
 PLACES = (
@@ -38,10 +38,10 @@ PLACES = (
     "/opt/*/*/bin/python",
     "/usr/local/*/bin/python",
 )
-"""Patterns of paths at which virtual environments, conda, pyenv and others usually keep interpreters."""
+"""Patterns of the paths at which virtual environments, conda, pyenv and others usually have interpreters."""
 
-# This code runs under any interpreter, Python 2 included. Only metadata of distributions is read; a torch that was
-# built in place has no metadata, so its version is read from its version.py.
+# This code must run under any interpreter, including Python 2. It only reads metadata of distributions. A torch that
+# was built in place has no metadata, so its version is read from its version.py.
 _PROBE = """
 import json, os, sys
 found = {"version": ".".join(map(str, sys.version_info[:3])), "paths": [p for p in sys.path if os.path.isdir(p)]}
@@ -75,7 +75,10 @@ print("%s" + json.dumps(found))
 
 
 class TrainingPython(NamedTuple):
-    """An interpreter. Versions are None if it is missing, does not run, or lacks the package."""
+    """An interpreter.
+
+    Versions are None if the interpreter is missing or does not run, or the package is not installed.
+    """
 
     path: str
     version: str | None = None
@@ -83,7 +86,7 @@ class TrainingPython(NamedTuple):
     numpy: str | None = None
     problem: dict[str, str] | None = None
     torch_cuda: str | None = None
-    """The CUDA version for which torch was built; None if torch was built without CUDA or is missing."""
+    """The CUDA version for which torch was built, or None if torch was built without CUDA or is missing."""
 
 
 class _Known(NamedTuple):
@@ -97,10 +100,10 @@ _probe_lock = threading.Lock()
 
 
 def find(configured: str | None) -> TrainingPython:
-    """Returns the training interpreter of this host: the configured one, else the login's `python3` or `python`.
+    """Returns the training interpreter of this host: the configured one, otherwise the login's `python3` or `python`.
 
-    An interpreter that works is run again only if it or the folders from which it imports have changed. The run may
-    take PROBE_S.
+    An interpreter that works is run again only if the interpreter or the folders from which it imports have changed.
+    Running it may take PROBE_S.
     """
     path = resolve(configured)
     if path is None:
@@ -118,12 +121,14 @@ def find(configured: str | None) -> TrainingPython:
 
 
 def search(named: str | None) -> list[dict[str, Any]]:
-    """Runs the interpreters of this host, and returns their versions. Usable ones with torch and CUDA come first.
+    """Runs the interpreters of this host, and returns their versions.
 
-    The search ends after SEARCH_S, or up to PROBE_S later if an interpreter is slow.
+    Usable interpreters with torch and CUDA come first.
+
+    The search takes at most SEARCH_S, or up to PROBE_S longer if an interpreter is slow.
 
     Args:
-        named: The interpreter in the fleet file, which is included.
+        named: The interpreter from the fleet file, which is always included.
 
     Returns:
         [{`path`, `version`, `torch`, `torch_cuda`, `numpy`, `problem` (a sentence; not for a missing torch)}], with
@@ -142,15 +147,16 @@ def search(named: str | None) -> list[dict[str, Any]]:
 
 
 def _other_problem(python: TrainingPython) -> str | None:
-    """Returns why an interpreter is unusable, or None. A missing torch is no reason."""
+    """Returns the reason why an interpreter cannot be used, or None. A missing torch is not such a reason."""
     problem = python.problem
     return None if problem is None or problem["code"] == "no_torch" else problem["message"]
 
 
 def candidates(named: str | None) -> list[str]:
-    """Returns the paths of interpreters on the PATH and in PLACES, beginning with `named`.
+    """Returns the paths of the interpreters on the PATH and in PLACES. `named` comes first.
 
-    Links in one folder to the same file are one interpreter; a link in a different folder may be a virtual environment.
+    Links in one folder to the same file count as one interpreter. Links in different folders count as different
+    interpreters, because one of the folders may be a virtual environment.
     """
     folders = [folder for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(folder)]
     paths = [named] if named else []
@@ -167,7 +173,7 @@ def candidates(named: str | None) -> list[str]:
 
 
 def resolve(configured: str | None) -> str | None:
-    """Returns the path of an executable interpreter, or None."""
+    """Returns the path of an executable interpreter, or None if there is none."""
     if configured:
         return shutil.which(os.path.expandvars(os.path.expanduser(configured)))
     return shutil.which("python3") or shutil.which("python")
@@ -228,10 +234,10 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
     """Runs a command, and returns its exit status, stdout and stderr.
 
     Raises:
-        TimeoutError: The command took longer than PROBE_S; its process group has been killed.
+        TimeoutError: The command took longer than PROBE_S. Its process group has been killed.
         OSError: The command cannot be started.
     """
-    import subprocess  # subprocess is imported here, because a process that only samples does not need it.
+    import subprocess  # subprocess is imported here, because processes that only take samples do not need it.
 
     process = subprocess.Popen(
         argv,

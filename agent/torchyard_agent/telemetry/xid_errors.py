@@ -1,6 +1,6 @@
-"""XID errors of NVIDIA's driver in the kernel log since the host booted.
+"""The XID errors that NVIDIA's driver has written to the kernel log since the host booted.
 
-Source: https://docs.kernel.org/admin-guide/abi-testing.html (/dev/kmsg), https://docs.nvidia.com/deploy/xid-errors/
+Sources: https://docs.kernel.org/admin-guide/abi-testing.html (/dev/kmsg), https://docs.nvidia.com/deploy/xid-errors/
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 
 KERNEL_LOG = "/dev/kmsg"
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 69})
-"""XIDs caused by faulty programs, not by the GPU."""
+"""XIDs that are caused by faulty programs and not by the GPU."""
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:]+)(?:\.\d)?\): (\d+)")
 _RECORD = 16384
 _LONGEST = 64 * 1024 * 1024
 
 
 def xids(path: str = KERNEL_LOG) -> dict[str, list[int]] | None:
-    """Returns the XIDs by the GPU's bus ID (`0000:3b:00`), oldest first, or None if the log is not readable.
+    """Returns the XIDs by the GPU's bus ID (`0000:3b:00`), oldest first, or None if the kernel log is not readable.
 
     XIDs that programs cause are excluded.
     """
@@ -31,7 +31,7 @@ def xids(path: str = KERNEL_LOG) -> dict[str, list[int]] | None:
             try:
                 record = os.read(log, _RECORD)
             except BlockingIOError:
-                break  # The read has reached the end of the log.
+                break  # The end of the log is reached.
             except BrokenPipeError:
                 continue  # The oldest records were overwritten while the log was being read.
             if not record:

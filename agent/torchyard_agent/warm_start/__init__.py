@@ -1,1 +1,4 @@
-"""The first folder on PYTHONPATH of interpreters that are started early. It contains only the module sitecustomize."""
+"""The folder that comes first on PYTHONPATH of interpreters that are started early.
+
+It contains only `sitecustomize`.
+"""

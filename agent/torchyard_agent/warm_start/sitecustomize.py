@@ -1,8 +1,8 @@
-"""Early start of a rank's interpreter: it imports modules such as torch, and waits until its keeper makes it the rank.
+"""Early start of a rank's interpreter, which imports modules such as torch and then waits for its keeper's orders.
 
 This folder is first on PYTHONPATH, so `site` imports this module before the interpreter opens the script. After the
-wait, the interpreter itself starts `python script.py` or `python -m module`, so that `sys.argv`, `__main__`,
-`sys.path[0]`, tracebacks and exit codes are as usual. The corresponding code of the keeper is
+wait, the interpreter continues as usual with `python script.py` or `python -m module`. Therefore `sys.argv`,
+`__main__`, `sys.path[0]`, tracebacks and exit codes are as usual. The keeper's side is in
 `torchyard_agent.keeper.processes.warm_interpreters`.
 
 1. The keeper starts `python -c …`, which proves that this interpreter imports this module, and then executes the rank's
@@ -22,7 +22,7 @@ import sys
 
 VARIABLE = "TORCHYARD_WARM_START"
 NO_INTERPRETER = 97
-"""Exit code: the command's first word is not a Python that reads PYTHONPATH but, for example, a wrapper script."""
+"""Exit code if the command's first word is not a Python that reads PYTHONPATH but, for example, a wrapper script."""
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -32,7 +32,7 @@ def _begin() -> None:
     if order is not None:
         try:
             _serve(order)
-        except BaseException as error:  # The script must not run without an order from the keeper.
+        except BaseException as error:  # The script must not run before the keeper orders it.
             os.write(2, f"the interpreter could not be started early: {error!r}\n".encode("utf-8", "replace"))
             os._exit(1)
     _import_the_real_one()
@@ -47,16 +47,16 @@ def _leave_the_path() -> None:
 
 
 def _import_the_real_one() -> None:
-    """Imports the `sitecustomize` of the installation or the user in place of this module."""
+    """Imports the `sitecustomize` module of the installation or the user, which this module hides."""
     sys.modules.pop("sitecustomize", None)
     import importlib
 
-    # If there is no such module, this raises the ImportError that `site` expects.
+    # If there is no other module, this raises the ImportError that `site` expects.
     importlib.import_module("sitecustomize")
 
 
 def _serve(order: str) -> None:
-    """Waits for the keeper's orders, and returns once this process is the rank."""
+    """Waits for the keeper's orders. Returns when this process must continue as the rank."""
     known = set(sys.modules)
     import json
 
@@ -75,15 +75,16 @@ def _serve(order: str) -> None:
         channel.send(b"i")
     planned = dict(os.environ)
     whole = True
-    gc.disable()  # Imports create little garbage; collections would take a fifth of the time of importing torch.
+    # Imports create little garbage, but garbage collection would take a fifth of the time of importing torch.
+    gc.disable()
     try:
         for name in described["imports"]:
             importlib.import_module(name)
-    except BaseException:  # The script's own import reports the error.
+    except BaseException:  # The error is not reported here, because the script's own import will raise it.
         whole = False
     finally:
         gc.freeze()
-        gc.unfreeze()  # unfreeze() moves all objects to the oldest generation, as collections would have done.
+        gc.unfreeze()  # unfreeze() moves all objects to the oldest generation, as garbage collection would have done.
         gc.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -101,11 +102,14 @@ def _serve(order: str) -> None:
     if not whole or orders["anew"] or _is_shadowed(orders["argv"], set(sys.modules) - known):
         _execute(orders["argv"][0], orders["argv"], orders["environment"])
     _take_the_environment(planned, orders["environment"])
-    sys.path_importer_cache.clear()  # Folders may have been created since the start.
+    sys.path_importer_cache.clear()  # Folders may have been created since the interpreter started.
 
 
 def _execute_the_command(argv: list[str], order: str) -> None:
-    """Executes the rank's command line in this process, or ends the process if the command is not its interpreter."""
+    """Executes the rank's command line in this process.
+
+    If the command's first word is not a Python that reads PYTHONPATH, the process ends instead.
+    """
     program = _found(argv[0])
     if program is None or not sys.executable or not os.path.samefile(program, sys.executable):
         os._exit(NO_INTERPRETER)
@@ -124,13 +128,13 @@ def _execute(program: str, argv: list[str], environment: dict[str, str]) -> None
     import signal
 
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        # Python ignores these signals, and a new program would inherit this setting.
+        # Python ignores these signals. The new program would inherit this, so their default handling is restored.
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(program, argv, environment)
 
 
 def _take_the_log(log: int) -> None:
-    """Copies the output of the imports to the rank's log, and redirects further output to the log."""
+    """Copies the output of the imports to the rank's log, to which all further output is redirected."""
     printed = os.pread(1, os.fstat(1).st_size, 0)
     while printed:
         printed = printed[os.write(log, printed) :]
@@ -139,7 +143,7 @@ def _take_the_log(log: int) -> None:
 
 
 def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> None:
-    """Applies the differences between `planned` and `final` to the environment, which imports may have changed too."""
+    """Applies the differences between `planned` and `final` to the environment. Imports may have changed it too."""
     for name in planned:
         if name not in final:
             os.environ.pop(name, None)
@@ -149,7 +153,7 @@ def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> Non
 
 
 def _is_shadowed(argv: list[str], imported: set[str]) -> bool:
-    """Returns whether a new interpreter would import a module of the program's folders instead of one in `imported`."""
+    """Returns whether a new interpreter would import a module in `imported` from the program's folders instead."""
     here = os.getcwd()
     script = argv[1] if len(argv) > 1 else ""
     folders = [path for path in sys.path if (path + os.sep).startswith(here + os.sep)]

@@ -36,7 +36,10 @@ class CheckpointGroup:
         """The number of processes."""
 
     def meet(self) -> JoinStore | None:
-        """Returns the run's join store; None if the run has no store or this process trains alone. Raises StoreLost."""
+        """Returns the run's join store, or None if the run has none or this process trains alone.
+
+        Raises StoreLost if the store cannot be reached.
+        """
         environment = self._environment
         if self._store is None and environment.store and environment.key and not self._trains_alone:
             from torchyard_roles.coordination.join_store_client import JoinStore
@@ -45,7 +48,7 @@ class CheckpointGroup:
         return self._store
 
     def agree(self, model: torch.nn.Module, optimizer: Any, *, number: int = 0) -> None:
-        """Compares the models of all trainers in call `number` of distribute().
+        """Compares the models that all trainers give to the `number`-th call of distribute().
 
         The models are not compared if there is no join store or this process trains alone.
 
@@ -58,17 +61,18 @@ class CheckpointGroup:
 
         store = self.meet()
         if store is not None:
-            # A worker that returns may have another script, if the script was edited since the others began.
+            # A returning worker may run a different script, if the file has been edited since the other workers
+            # started.
             more = {} if self._members is None else script_checks.versions()
             model_consistency.agree(
                 store, self._environment, model_consistency.describe(model, optimizer, **more), number=number
             )
 
     def answer_sigterm(self, step: int) -> GracefulStop | None:
-        """Installs the graceful stop and returns it, or returns None if it cannot be installed.
+        """Returns a graceful stop that handles SIGTERM from now on, or None if SIGTERM cannot be handled.
 
-        Torchyard must have started this process, and a group of several processes needs a join store. `step` is the
-        number of finished steps.
+        SIGTERM can be handled if Torchyard has started this process and, if the group has several processes, there is a
+        join store. `step` is the number of finished steps.
         """
         environment = self._environment
         if not environment.is_torchyard or (self.size > 1 and self._store is None):
@@ -79,9 +83,9 @@ class CheckpointGroup:
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:
-        """Waits until the first rank's save has ended, for at most the time that a stop may take.
+        """Waits until the first rank has saved its checkpoint, but not longer than a stop may take (`stop_grace_s`).
 
-        The first rank itself only announces the end of its save.
+        On the first rank, announces that its checkpoint is saved.
         """
         if self._store is None or self.size == 1:
             return
@@ -93,7 +97,7 @@ class CheckpointGroup:
             else:
                 self._store.get(key, environment.options.stop_grace_s)
         except RolesError:
-            return  # The first rank has ended or is too slow, or the store is lost.
+            return  # The first rank has ended or is too slow, or the join store is lost.
 
     def _ranks(self) -> Sequence[int]:
         return self._members.ranks if self._members is not None else range(self.size)

@@ -1,4 +1,4 @@
-"""Iteration over new checkpoints for an evaluator, which only reads, so that training never waits for it."""
+"""Iteration over new checkpoints for an evaluator. The evaluator only reads files, so training never waits for it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torchyard_roles.coordination.graceful_stop import ECHO_S
 from torchyard_roles.errors import UsageProblem
 
 LOOK_S = 1.0
-"""Interval in seconds between two scans of the folder."""
+"""Interval in seconds between two scans of the folder for new checkpoints."""
 SLICE_S = 0.1
-"""Time in seconds within which a waiting evaluator notices SIGTERM."""
+"""Interval in seconds at which a waiting evaluator checks for SIGTERM."""
 LAST_S = 5.0
-"""Wait in seconds after SIGTERM for the last checkpoint of a stopped chief."""
+"""Time in seconds after SIGTERM for which the evaluator waits for the last checkpoint of a stopped chief."""
 
 
 def evaluations(
@@ -32,10 +32,11 @@ def evaluations(
 ) -> Iterator[int]:
     """Loads each new complete checkpoint into `model` in order, and yields its step.
 
-    Checkpoints that are deleted before their turn, or that cannot be read, are skipped. A step that is saved again as
-    the end of `run` is treated as a new checkpoint. The iteration ends after the checkpoint that is marked as the end
-    of `run`. After SIGTERM each scan yields only the newest of the new checkpoints. Since a stopped chief may still be
-    saving, the iteration then ends after `last_s` seconds, when a scan finds no new checkpoint.
+    Checkpoints that cannot be read, or that are deleted before they are loaded, are skipped. If a step is saved again
+    as the end of `run`, this is a new checkpoint. The iteration ends after the checkpoint that is marked as the end of
+    `run`. After SIGTERM only the newest of several new checkpoints is evaluated. Since a stopped chief may still be
+    saving, the iteration continues for at least `last_s` seconds after SIGTERM, until a scan of the folder finds no new
+    checkpoint.
 
     Raises:
         UsageProblem: A checkpoint belongs to another model.
@@ -44,7 +45,8 @@ def evaluations(
     saved: Any = None
     with _StopSignal() as stop:
         while True:
-            # The signal is checked before the scan, so that checkpoints from before the signal are found.
+            # The signal is checked before the scan. Otherwise a checkpoint that was saved before the signal could be
+            # missed.
             ending = stop.since() >= 0
             there = files.complete(root)
             fresh = [
@@ -74,7 +76,7 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
     try:
         state = one.load("model.pt")
     except files.Damaged as damage:
-        if one.folder.exists():  # The checkpoint has not been deleted in the meantime.
+        if one.folder.exists():  # A checkpoint that has been deleted in the meantime is skipped without a message.
             log(f"the checkpoint {one.folder} is ignored: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
@@ -88,16 +90,16 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
 
 
 class _StopSignal:
-    """A context that records SIGTERM if the main thread enters it and the script has no handler.
+    """A context manager that records SIGTERM if it is entered by the main thread and the script has no handler.
 
-    A second signal more than ECHO_S later ends the process. The handler stays after the iteration: the keeper may send
-    SIGTERM to the evaluator of a finished run while the evaluator ends by itself, and this signal must not change the
-    exit code. After an exception, the earlier handler is restored.
+    A second SIGTERM, more than ECHO_S later, ends the process. The handler remains installed after the iteration,
+    because the keeper may send SIGTERM to an evaluator that is already ending by itself, which must not change the exit
+    code. After an exception, the earlier handler is restored.
     """
 
     def __init__(self) -> None:
-        # No threading.Event is used, because set() in the handler could wait forever for the lock of an interrupted
-        # wait().
+        # threading.Event would be unsafe: if the signal interrupts wait(), set() in the handler could wait forever for
+        # the lock.
         self._at: float | None = None
         self._earlier: Any = None
 
@@ -109,17 +111,18 @@ class _StopSignal:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._earlier is not None:
-            # Python removes its handlers long before torch is finalized, but an ignored signal remains ignored.
+            # At exit, Python removes its signal handlers long before torch is finalized, but an ignored signal remains
+            # ignored.
             atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         elif kind is not None and self._earlier is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._earlier)
 
     def since(self) -> float:
-        """Returns the seconds since SIGTERM, or -1 before it."""
+        """Returns the time in seconds since SIGTERM, or -1 if SIGTERM was not received."""
         return time.monotonic() - self._at if self._at is not None else -1.0
 
     def wait(self, seconds: float) -> None:
-        """Sleeps for `seconds`, or until shortly after SIGTERM."""
+        """Sleeps for `seconds`, or until shortly after SIGTERM is received."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, SLICE_S))

@@ -7,7 +7,7 @@
         .metadata  __0_0.distcp …    in place of model.pt if the model is sharded over ranks (`sharded_files`)
     <root>/parts/<who>/step-….pt     the state of a rank or a server for that checkpoint
     <root>/parts/<who>/newest.pt     the newest state of a server, for a restart of the server alone
-    <root>/.saving-…                 being written, or left by a killed writer
+    <root>/.saving-…                 being written, or left by a killed process
 
 The .pt files are read with torch.load(weights_only=True), so that a checkpoint from an unknown source cannot run code.
 """
@@ -50,14 +50,14 @@ class Checkpoint(NamedTuple):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the model is divided among files of the ranks."""
+        """Whether the model is sharded, so that each rank has written a part of it to a file of its own."""
         return sharded_files.METADATA in self.about["files"]
 
     def load(self, name: str, *, whole: bool = True) -> Any:
-        """Loads one of FILES, with tensors on the CPU. Raises Damaged.
+        """Loads one of FILES, with tensors on the CPU. Raises Damaged if it cannot be read.
 
         Args:
-            whole: Whether to load also the tensors that are sharded over the ranks' files.
+            whole: Whether to load also the tensors that are divided among the files of the ranks.
         """
         if not (self.is_sharded and whole):
             return load(self.folder / name)
@@ -78,7 +78,7 @@ def name_of(step: int) -> str:
 
 
 def load(path: Path) -> Any:
-    """Loads a file that torch.save() has written, with tensors on the CPU. Raises Damaged."""
+    """Loads a file that torch.save() has written, with tensors on the CPU. Raises Damaged if it cannot be read."""
     import torch
 
     return _undamaged(path.name, lambda: torch.load(path, map_location="cpu", weights_only=True))
@@ -87,7 +87,7 @@ def load(path: Path) -> Any:
 def _undamaged(name: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except BaseException as error:  # DCP wraps the errors of reading in a BaseException of its own.
+    except BaseException as error:  # DCP wraps read errors in its own subclass of BaseException.
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
@@ -95,13 +95,13 @@ def _undamaged(name: str, call: Callable[[], Any]) -> Any:
 
 
 def step_of(folder: Path) -> int | None:
-    """Returns the step of a checkpoint's folder, or None for another folder."""
+    """Returns the step of a checkpoint's folder, or None if this is not such a folder."""
     found = _NAME.fullmatch(folder.name)
     return int(found[1]) if found else None
 
 
 def steps(root: Path) -> list[int]:
-    """Returns the steps that have a folder, complete or not, newest first."""
+    """Returns the steps of which a checkpoint folder exists, complete or not, newest first."""
     try:
         names = [_NAME.fullmatch(entry.name) for entry in os.scandir(root) if entry.is_dir()]
     except OSError:
@@ -128,7 +128,7 @@ def read(root: Path, step: int) -> Checkpoint:
     for name, size in files.items():
         try:
             actual = (folder / Path(name).name).stat().st_size
-        except (OSError, ValueError):  # A name that contains a NUL raises ValueError.
+        except (OSError, ValueError):  # A file name that contains a NUL raises ValueError.
             raise Damaged(f"{name} is missing") from None
         if actual != size:
             raise Damaged(f"{name} has {actual} of {size} bytes")
@@ -161,12 +161,12 @@ def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str
 
 
 def unfinished_folder(root: Path, step: int, who: str) -> Path:
-    """Returns the folder in which `who` writes a checkpoint."""
+    """Returns the folder in which the process `who` writes an unfinished checkpoint."""
     return root / f"{UNFINISHED}{name_of(step)}-{who}"
 
 
 def begin(root: Path, step: int, who: str) -> Path:
-    """Makes an empty folder for an unfinished checkpoint and returns it. Raises OSError."""
+    """Creates an empty folder for an unfinished checkpoint, and returns its path. Raises OSError if this fails."""
     unfinished = unfinished_folder(root, step, who)
     root.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -180,7 +180,7 @@ def complete_with(
     """Writes the last files of an unfinished checkpoint, and renames its folder into place.
 
     Args:
-        unfinished: A folder of begin(), which may already contain files.
+        unfinished: A folder that begin() has returned. It may already contain files.
         contents: As in write().
 
     Raises:
@@ -192,14 +192,14 @@ def complete_with(
         whole = {**about, "step": step, "files": sizes, "time": time.time()}
         _write_text(unfinished / ABOUT, json.dumps(whole))
         _move_into_place(unfinished, root / name_of(step))
-    except BaseException:  # The unfinished folder is also deleted if a BaseException ends the save.
-        shutil.rmtree(unfinished, ignore_errors=True)  # The unfinished folder may have filled the disk.
+    except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+        shutil.rmtree(unfinished, ignore_errors=True)  # Removing the folder frees the space if the disk is full.
         raise
     return Checkpoint(root / name_of(step), step, whole)
 
 
 def mark_final(root: Path, step: int, run: str) -> None:
-    """Marks a checkpoint as the end of a run's training. Raises OSError and Damaged."""
+    """Marks a checkpoint as the end of a run. Raises OSError, or Damaged if the checkpoint is incomplete."""
     found = read(root, step)
     unfinished = found.folder / f"{UNFINISHED}{ABOUT}"
     _write_text(unfinished, json.dumps({**found.about, "final": True, "run": run}))
@@ -207,7 +207,7 @@ def mark_final(root: Path, step: int, run: str) -> None:
 
 
 def prune(root: Path, kept: int = KEPT) -> None:
-    """Deletes checkpoints that are older than the newest `kept` complete ones, and old unfinished saves."""
+    """Deletes all but the newest `kept` complete checkpoints, and old unfinished saves."""
     there = complete(root)
     if len(there) >= kept:
         oldest = there[kept - 1].step
@@ -218,14 +218,14 @@ def prune(root: Path, kept: int = KEPT) -> None:
 
 
 def part_path(root: Path, who: str, step: int | None) -> Path:
-    """Returns the path of a part, which is the newest part if `step` is None."""
+    """Returns the path of the part that `who` saves at `step`, or of its newest part if `step` is None."""
     return root / PARTS / who / f"{NEWEST if step is None else name_of(step)}.pt"
 
 
 def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
     """Saves the state of `who` (such as `worker-1.0` or `ps-0`) at `step`, or as the newest part if `step` is None.
 
-    Raises OSError or RuntimeError.
+    Raises OSError or RuntimeError if the file cannot be written.
     """
     path = part_path(root, who, step)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -233,13 +233,13 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
     try:
         _write_tensors(unfinished, state)
         unfinished.replace(path)
-    except BaseException:  # The unfinished file is also deleted if a BaseException ends the save.
+    except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
         unfinished.unlink(missing_ok=True)
         raise
 
 
 def keep_newest_part(root: Path, who: str, step: int) -> None:
-    """Saves the newest part also as the part of `step`, as a hard link if possible, else a copy. Raises OSError."""
+    """Copies the newest part as the part of `step`, by a hard link if possible. Raises OSError if this fails."""
     path = part_path(root, who, step)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
     unfinished.unlink(missing_ok=True)
@@ -251,7 +251,7 @@ def keep_newest_part(root: Path, who: str, step: int) -> None:
 
 
 def read_part(root: Path, who: str, step: int | None) -> Any:
-    """Returns the state that write_part() has saved, or None if there is none. A damaged part is logged and ignored."""
+    """Returns the state that write_part() has saved, or None if there is none. Logs and ignores a damaged part."""
     path = part_path(root, who, step)
     try:
         return load(path) if path.exists() else None
@@ -261,13 +261,13 @@ def read_part(root: Path, who: str, step: int | None) -> Any:
 
 
 def part_steps(root: Path, who: str) -> list[int]:
-    """Returns the steps for which `who` has a part, newest first."""
+    """Returns the steps for which `who` has saved a part, newest first."""
     found = [_NAME.fullmatch(path.stem) for path in (root / PARTS / who).glob("step-*.pt")]
     return sorted((int(one[1]) for one in found if one), reverse=True)
 
 
 def prune_parts(root: Path, who: str, keep: Iterable[int]) -> None:
-    """Deletes the parts of `who` for all steps except those in `keep`, and its old unfinished saves."""
+    """Deletes the parts of `who` except those of the steps in `keep`, and old unfinished saves of `who`."""
     kept = set(keep)
     for step in part_steps(root, who):
         if step not in kept:
@@ -290,7 +290,7 @@ def _write_tensors(path: Path, content: Any) -> int:
     with path.open("wb") as file:
         torch.save(content, file)
         file.flush()
-        os.fsync(file.fileno())  # Without this call, the renamed file could be empty after a power failure.
+        os.fsync(file.fileno())  # Without fsync(), the renamed file could be empty after a power failure.
         return file.tell()
 
 
@@ -320,4 +320,4 @@ def _last_written(folder: Path) -> float:
     try:
         return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     except OSError:
-        return time.time()  # An entry has just been renamed or deleted.
+        return time.time()  # A file has just been renamed or deleted, so the folder is in use.

@@ -11,13 +11,13 @@ from torchyard_roles.model_optimizer_pairs import names_of
 
 
 def fingerprint(model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
-    """Returns names, dtypes and shapes of the model's tensors, and the optimizer's class and group sizes, for JSON."""
+    """Returns JSON: names, dtypes and shapes of the model's tensors, and the optimizer's class and group sizes."""
     groups = [len(group["params"]) for group in optimizer.param_groups]
     return {"entries": entries(model), "optimizer": names_of(optimizer), "groups": groups}
 
 
 def entries(model: torch.nn.Module) -> list[list[Any]]:
-    """Returns [name, dtype, shape] of each tensor in the model's state."""
+    """Returns the name, dtype and shape of each tensor in the model's state_dict()."""
     return [
         [name, str(value.dtype).replace("torch.", ""), list(value.shape)]
         for name, value in model.state_dict().items()
@@ -26,7 +26,7 @@ def entries(model: torch.nn.Module) -> list[list[Any]]:
 
 
 def first_difference(saved: Any, now: dict[str, Any]) -> str:
-    """Returns the first difference between a saved and the current fingerprint as a clause; "" if there is none."""
+    """Returns the first difference between a saved and the current fingerprint as a clause, or "" if they are equal."""
     if not isinstance(saved, dict):
         return "it does not record its model"
     difference = first_other_entry(saved, now["entries"])
@@ -40,11 +40,11 @@ def first_difference(saved: Any, now: dict[str, Any]) -> str:
 
 
 def first_other_entry(saved: Any, now: list[list[Any]]) -> str:
-    """Returns the first difference between the tensors of two models as a clause; "" if there is none.
+    """Returns the first difference between the tensors of two models as a clause, or "" if there is none.
 
     Args:
         saved: A saved fingerprint.
-        now: The entries() of the current model.
+        now: The result of entries() for the current model.
     """
     for there, here in zip_longest(saved.get("entries", []), now):
         if there == here:

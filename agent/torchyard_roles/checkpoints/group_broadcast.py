@@ -1,4 +1,4 @@
-"""Broadcast of bytes from the first rank of a group, since the checkpoint may exist only on the chief's host."""
+"""Broadcast of bytes from the first rank of a group, because the checkpoint may exist only on the chief's host."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 WAIT_S = 600.0
-"""Longest wait in seconds for the first rank to read its checkpoint, for groups without torch.distributed."""
+"""Longest time in seconds to wait for the first rank to read its checkpoint, in groups without torch.distributed."""
 LARGEST = 64 * 1024
-"""Largest value in the join store, in bytes."""
+"""Largest size in bytes of a value that is sent through the join store."""
 
 
 def is_connected(size: int) -> bool:
-    """Returns whether torch.distributed connects the group, in which case values of any size can be broadcast."""
+    """Returns whether torch.distributed connects the group. Values of any size can then be broadcast."""
     return size > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == size
 
 
 def from_first(data: bytes | None, device: torch.device) -> bytes:
-    """Returns the first rank's `data` on all ranks, through torch.distributed. Other ranks pass None."""
+    """Returns the first rank's `data` on all ranks, using torch.distributed. Other ranks pass None."""
     place = device if dist.get_backend() == "nccl" else torch.device("cpu")
     length = torch.tensor([0 if data is None else len(data)], dtype=torch.int64, device=place)
     dist.broadcast(length, src=0)
@@ -43,7 +43,7 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
 
 
 def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
-    """Stores the first version that is small enough for the join store; nothing if all are larger."""
+    """Stores the first of several versions of a value that is small enough for the join store, if there is one."""
     for data in versions:
         if len(data) <= LARGEST:
             store.set(key, data)
@@ -51,7 +51,7 @@ def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
 
 
 def value_from_first(value: bytes | None, store: JoinStore, key: str) -> bytes:
-    """Returns the first rank's value of at most 64 KiB on all ranks, through the join store. Other ranks pass None."""
+    """Returns the first rank's value on all ranks, using the join store (at most 64 KiB). Other ranks pass None."""
     if value is not None:
         store.set(key, value)
         return value

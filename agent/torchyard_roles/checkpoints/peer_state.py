@@ -1,6 +1,6 @@
-"""The state of a run at a step boundary, which a worker that returns after its loss receives from a peer's memory.
+"""The state of a run at a step boundary, which a worker that returns after its loss receives from a peer.
 
-It has the contents of a checkpoint, and the state of the strategy's exchange.
+The state has the contents of a checkpoint and the state of the strategy's exchange.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 
 class PeerState(NamedTuple):
-    """The decoded state."""
+    """The state of a peer at a step boundary, as decoded by decode()."""
 
     step: int
     model: dict[str, Any]
     """The state of the model of the first distribute() call."""
     exchange: dict[str, Any]
-    """The result of `Strategy.exchange_state()`."""
+    """The exchange's state, as returned by `Strategy.exchange_state()`."""
     resumed: Resumed
     """The remaining state, in the form in which a checkpoint is restored."""
 
 
 def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> io.BytesIO:
-    """Encodes the state of this process after `step`, or the reason why that is impossible."""
+    """Encodes the state of this process after `step`. If the state cannot be encoded, encodes the reason."""
     encoded = io.BytesIO()
     try:
         if saver is None:
             raise UsageProblem("A worker can only return if TORCHYARD_CHECKPOINTS names a folder.")
         torch.save({"step": step, "exchange": strategy.exchange_state(), **saver.contents()}, encoded)
-    except UsageProblem as problem:  # The peers continue training; only the returning worker fails.
+    except UsageProblem as problem:  # Only the returning worker fails. The peer continues training.
         torch.save({"problem": problem.message}, encoded)
     return encoded
 
 
 def decode(data: bytearray) -> PeerState:
-    """Decodes the result of encode(). Raises UsageProblem with the peer's reason."""
+    """Decodes a state that encode() has encoded. Raises UsageProblem if the peer sent a reason instead."""
     found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if "problem" in found:
         raise UsageProblem(f"The state of the run could not be sent to this worker: {found['problem']}")

@@ -1,8 +1,9 @@
-"""Resumption from the newest complete checkpoint, which the chief reads and shares with all ranks of its group.
+"""Resuming from the newest complete checkpoint, which the chief reads and sends to all ranks of its group.
 
 A resumed script repeats the code before its loop, and the code at the end of finished epochs (`scheduler.step()`).
-State that such code changes is therefore restored at the *resume point*, immediately before the first new batch, or
-before the first new step without a loader. checkpoint() restores its objects, too, when it is called.
+State that this code changes is therefore restored only at the *resume point*, which is immediately before the first new
+batch or, if the script uses no loader of the cluster, before the first new step. The objects that are given to
+checkpoint() are also restored by that call.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Resumed:
             step: The step of the checkpoint.
             script: The optimizer's state, the objects of checkpoint() and the data positions of the rank that saved
                 them.
-            part: The data positions and random states of this rank; None if it has saved no part.
+            part: The data positions and random states of this rank, or None if this rank has saved none.
         """
         self.step = step
         place = part if part is not None else script
@@ -56,14 +57,15 @@ class Resumed:
 
     @property
     def waits_for_loader(self) -> bool:
-        """Whether a loader of the cluster determines the point at which new data begins."""
+        """Whether the resume point is reached when a loader of the cluster loads its first new batch."""
         return self.active < len(self.positions) and self.positions[self.active]["begun"] > 0
 
     def into(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         """Restores the optimizer's state, but not the settings of its groups, such as learning rates.
 
-        The settings keep the script's values until finish(), because a scheduler that the script creates next expects
-        them. If the checkpoint has more parameter groups than the optimizer, finish() restores the whole state.
+        The settings keep the script's values until finish() is called, because a scheduler that the script creates
+        after this call expects these values. If the checkpoint has more parameter groups than the optimizer, finish()
+        restores the whole state.
         """
         state = self._optimizer_state
         if state is None or len(groups_of(state)) > len(optimizer.param_groups):
@@ -79,8 +81,8 @@ class Resumed:
     def finish(self, optimizer: torch.optim.Optimizer, stateful: dict[str, Any], device: torch.device) -> None:
         """Restores optimizer settings, such as learning rates, the objects of checkpoint(), and the random states.
 
-        Call this method at the resume point. Raises UsageProblem if the script has not added the parameter groups of
-        the checkpoint again.
+        Must be called at the resume point. Raises UsageProblem if the checkpoint has parameter groups that the script
+        has not added again.
         """
         state, self._optimizer_state = self._optimizer_state, None
         if state is not None:
@@ -97,7 +99,7 @@ class Resumed:
         for group, settings in zip(optimizer.param_groups, self._groups):
             for name, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                    # A compiled or captured step refers to this tensor, so it is changed in place.
+                    # This tensor is changed in place, because a compiled step or a CUDA graph refers to it.
                     group[name].copy_(value)
                 else:
                     group[name] = value
@@ -108,7 +110,10 @@ class Resumed:
             training_state.set_random_state(self._random, device)
 
     def place(self, number: int, loader: ShareLoader, resumed: Any) -> None:
-        """Sets the position of the loader `number`. If that loader is active, it calls `resumed` at its position."""
+        """Sets the position at which loader `number` resumes.
+
+        If the run stopped in that loader, it then calls `resumed`.
+        """
         if number < len(self.positions):
             loader.go_on_from(self.positions[number], resumed if number == self.active else _nothing)
 
@@ -127,11 +132,11 @@ def restore(
     """Loads the newest complete checkpoint into `model`, and returns the state to resume from, or None.
 
     All ranks of the group must call this function; the other ranks wait until the first rank has read the checkpoint.
-    Groups without the chief resume from their own parts and receive their model from servers or other groups. Raises
-    UsageProblem on all ranks of the chief's group for a checkpoint of another model.
+    Groups without the chief resume from the parts that they have saved, and receive their model from servers or other
+    groups. If the checkpoint is of another model, UsageProblem is raised on all ranks of the chief's group.
 
     Args:
-        sharded: Loads the model and the state of `optimizer` if they are sharded over the ranks.
+        sharded: The object that loads the model and the state of `optimizer`, if they are sharded over the ranks.
     """
     first = size == 1 or environment.group_rank == 0
     is_chief = environment.trains and (environment.rank == 0 or (sharded is not None and first))
@@ -170,7 +175,7 @@ def restore(
         if sharded is not None:
             state = _load_sharded(sharded, root, step, received, contents if found else None, model, optimizer, state)
         script = {**extra, "optimizer": state}
-    elif connected:  # A group without the chief resumes from its first rank's part.
+    elif connected:  # A group without the chief resumes from the part that its first rank saved.
         script = _load(group_broadcast.from_first(_dumped(_of_script(part)) if first else None, device))
     elif found is not None:
         script = _of_chief(contents)
@@ -200,7 +205,7 @@ def _load_sharded(
 ) -> dict[str, Any]:
     """Loads a sharded model, and returns the optimizer's state for this rank. All ranks call this function.
 
-    The checkpoint may be of whole models, in which case the first rank distributes it.
+    The checkpoint may contain an unsharded model, which the first rank then distributes.
     """
     if received.get("sharded"):
         folder = root / files.name_of(step)
@@ -213,11 +218,11 @@ def _load_sharded(
 def _newest(
     root: Path, fingerprint: dict[str, Any], summary: dict[str, Any], *, whole: bool
 ) -> tuple[files.Checkpoint | None, dict[str, Any]]:
-    """Returns the newest readable checkpoint with its contents, or (None, {}) if there is none or its model differs.
+    """Returns the newest readable checkpoint and its contents, or (None, {}) if there is none or its model differs.
 
     Args:
-        summary: Receives the data for the other ranks.
-        whole: Whether to load sharded tensors too; else the ranks load their parts.
+        summary: A dict to which the data for the other ranks are added.
+        whole: Whether to load sharded tensors too. If not, each rank loads its part later.
     """
     for step in files.steps(root):
         try:
@@ -238,7 +243,7 @@ def _newest(
 
 
 def _newest_part(root: Path, who: str) -> dict[str, Any] | None:
-    """Returns the newest readable part, or None if there is none."""
+    """Returns the newest readable part that `who` has saved, or None if there is none."""
     for step in files.part_steps(root, who):
         part: dict[str, Any] | None = files.read_part(root, who, step)
         if part is not None:
@@ -251,14 +256,14 @@ def _of_chief(contents: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_script(part: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns a part without its random states, or an empty dict if the part has no script state."""
+    """Returns a part without its random states, or an empty dict if the part contains no objects of the script."""
     if part is None or "stateful" not in part:
         return {}
     return {name: value for name, value in part.items() if name != "random"}
 
 
 def _shared(root: Path, step: int) -> dict[str, Any]:
-    """Returns the chief's state if the chief's folder is visible from this host, else an empty dict."""
+    """Returns the chief's state if this host can read the chief's folder, otherwise an empty dict."""
     try:
         found = files.read(root, step)
         return _of_chief({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
@@ -292,7 +297,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions(script: dict[str, Any]) -> Iterator[bytes]:
-    """Yields encodings of the script state, each smaller than the previous one.
+    """Yields encodings of the script's state, each of which omits more than the previous one and is smaller.
 
     Models are omitted because the strategy distributes them.
     """

@@ -1,8 +1,9 @@
-"""Saving of checkpoints: the state is copied at a step boundary and, except for the last one, written by a thread.
+"""Saving of checkpoints. The state is copied at a step boundary and then written by a background thread.
 
-All ranks of a group save their parts of the same step. The first rank announces the step through the join store, far
-enough ahead that all ranks normally receive the announcement before they reach the step. A rank that receives it too
-late saves no part. The ranks of a sharded model agree on the step through their collective calls instead.
+The last checkpoint is written by the calling thread. All ranks of a group save their parts of the same step. The first
+rank announces the step through the join store, far enough ahead that all ranks normally receive the announcement before
+they reach the step. A rank that receives it too late saves no part. The ranks of a sharded model agree on the step
+through their collective calls instead.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
-"""Time in seconds for the announcement of a save to reach all ranks."""
+"""Time in seconds by which a save is announced in advance, so that the announcement reaches all ranks."""
 SHARED = "shared"
-"""The end of the name of the folder in which all ranks write their parts of a sharded model."""
+"""Suffix of the name of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
-"""Longest wait in seconds for the parts of other ranks. Without a part the resumed run is not bitwise equal."""
+"""Longest time in seconds to wait for the parts of other ranks. If a part is missing, a resumed run is not bitwise
+equal.
+"""
 
 
 class _NotSaved(OSError):
-    """A sharded checkpoint cannot be completed."""
+    """Raised when a sharded checkpoint cannot be completed."""
 
 
 def log(message: str) -> None:
@@ -100,7 +103,7 @@ class CheckpointSaver:
 
     @property
     def _is_chief(self) -> bool:
-        """Whether this rank completes the checkpoints in `root`."""
+        """Whether this rank writes the files that complete a checkpoint in `root`."""
         if self.is_group:
             return self._rank == 0
         return self._rank_in_run == self._strategy.first_rank
@@ -113,7 +116,7 @@ class CheckpointSaver:
     def start(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fingerprint: dict[str, Any], step: int
     ) -> None:
-        """Sets the objects to save. The state at `step` needs no checkpoint."""
+        """Sets the objects to save. `step` counts as saved already."""
         self._model, self._optimizer, self._fingerprint = model, optimizer, fingerprint
         self._saved = step
         self._saved_at = time.monotonic()
@@ -122,11 +125,11 @@ class CheckpointSaver:
             self._store.watch(f"save/{self._keys}", self._on_announcement)
 
     def ask(self) -> None:
-        """Requests a checkpoint at the next step that all ranks can save."""
+        """Requests a checkpoint at the next step at which all ranks can save."""
         self.automatic = self._asked = True
 
     def at_boundary(self, step: int) -> None:
-        """Saves `step` if its save was announced, or announces a save that is due."""
+        """Saves a checkpoint if one was announced for `step`, or announces a checkpoint if one is due."""
         if self._strategy.sharded_saving is not None:
             self._at_sharded_boundary(step)
             return
@@ -135,7 +138,7 @@ class CheckpointSaver:
             self._announced = None
             if step == announced["step"]:
                 self.save(step, kept=announced["kept"])
-            else:  # The announcement arrived too late; the chief must not wait for this rank's part.
+            else:  # The announcement came too late. The chief need not wait for this rank's part.
                 self._strategy.flush(announced["step"])
                 self._mark(announced["step"])
         elif announced is None and self._leads and self._is_due(step):
@@ -144,7 +147,10 @@ class CheckpointSaver:
             self._announce(step)
 
     def _at_sharded_boundary(self, step: int) -> None:
-        """Saves a sharded model if all ranks save at this boundary. The first rank also requests a save that is due."""
+        """Saves a sharded model if all ranks save at this step boundary.
+
+        The first rank also requests a save if one is due.
+        """
         if self._rank == 0 and self._is_due(step):
             self._asked = False
             self._saved_at = time.monotonic()
@@ -158,16 +164,16 @@ class CheckpointSaver:
         """Saves a checkpoint of the current state.
 
         Args:
-            kept: Steps whose parts are not deleted.
+            kept: The steps whose parts are kept.
             last: Whether to wait until the checkpoint is written; otherwise a thread writes it.
             final: Whether to mark the checkpoint as the end of training.
-            anew: Whether to save a step again that has already been saved, since the model has changed.
+            anew: Whether to save a step that has already been saved once more, because the model has changed.
 
         Returns:
             False if the save has failed, which the chief logs. wait() returns the result of a save by a thread.
 
         Raises:
-            RolesError: An exchange in progress has failed, and `last` is False.
+            RolesError: An exchange in progress has failed. This is not raised if `last` is True.
         """
         if step == self._saved and not anew:
             return self._settle(step, final=final) if last else True
@@ -201,7 +207,7 @@ class CheckpointSaver:
             def write() -> None:
                 self._write(step, contents, about)
 
-        if last:  # During the interpreter's exit, no threads can be started.
+        if last:  # No thread can be started while the interpreter exits.
             write()
             return self._written
         if sharded is not None:
@@ -222,10 +228,11 @@ class CheckpointSaver:
         }
 
     def _begin_sharded(self, sharded: ShardedSaving, step: int, about: dict[str, Any]) -> Callable[[], None]:
-        """Copies this rank's part of a sharded model, and returns the function that writes it. All ranks call both.
+        """Copies this rank's part of a sharded model, and returns a function that writes it. All ranks must call both.
 
         Raises:
-            RolesError, OSError: The part cannot be saved. This rank takes part in no further call for the save.
+            RolesError, OSError: This rank's part cannot be saved. This rank makes no further collective calls for this
+                save.
             _NotSaved: Another rank's part cannot be saved.
         """
         assert self._model is not None
@@ -270,17 +277,17 @@ class CheckpointSaver:
                 files.complete_with(self.root, step, folder, contents, about)
                 files.prune(self.root)
             self._written = True
-        except BaseException as error:  # A failed save must not end training. DCP's error is a BaseException.
+        except BaseException as error:  # A failed save must not end training. DCP raises a BaseException.
             if not isinstance(error, Exception) and not hasattr(error, "failures"):
                 raise
             self._failed(step, error)
-            if self._is_chief:  # The parts may have filled the disk.
+            if self._is_chief:  # Removing the folder frees the space if the disk is full.
                 shutil.rmtree(folder, ignore_errors=True)
 
     def wait(self) -> bool:
-        """Waits for the thread that writes, and returns False if the last checkpoint could not be written.
+        """Waits until the writing thread has ended, and returns False if the last checkpoint could not be written.
 
-        A part that could not be written does not count.
+        The result is also True if only a part could not be written.
         """
         if self._strategy.sharded_saving is not None:
             self._strategy.sharded_saving.wait()
@@ -290,7 +297,7 @@ class CheckpointSaver:
         return self._written
 
     def _settle(self, step: int, *, final: bool) -> bool:
-        """Waits until the existing checkpoint of `step` is written, and if `final` is true, marks it as the end."""
+        """Waits until the checkpoint of `step` is written. If `final` is true, marks it as the end of the run."""
         written = self.wait()
         if written and final and self._is_chief and step > 0:
             try:
@@ -325,16 +332,16 @@ class CheckpointSaver:
             self._announced = announced
 
     def _kept(self) -> list[int]:
-        """Returns the steps whose parts are kept.
+        """Returns the steps whose parts must not be deleted.
 
-        These are the steps of complete checkpoints, or of the newest parts in a group without the chief.
+        These are the steps of complete checkpoints or, in a group without the chief, of the newest parts.
         """
         if self._is_chief:
             return [one.step for one in files.complete(self.root)[: files.KEPT]]
         return files.part_steps(self.root, self.who)[: files.KEPT]
 
     def contents(self) -> dict[str, Any]:
-        """Returns copies of the contents of a checkpoint, by file name. Raises UsageProblem."""
+        """Returns copies of a checkpoint's contents by file name. Raises UsageProblem if an object cannot be saved."""
         assert self._model is not None
         assert self._optimizer is not None
         extra = {name: each.state_dict() for name, each in self.stateful.items()}
@@ -348,7 +355,7 @@ class CheckpointSaver:
         }
 
     def _contents_beside(self, optimizer: dict[str, Any]) -> dict[str, Any]:
-        """Returns the contents of the files of a sharded checkpoint that only the chief writes."""
+        """Returns the contents of those files of a sharded checkpoint that only the chief writes."""
         extra = {name: each.state_dict() for name, each in self.stateful.items()}
         return {
             "optimizer.pt": copied(optimizer, "the optimizer's state"),
@@ -369,11 +376,11 @@ class CheckpointSaver:
         assert self._optimizer is not None
         try:
             state |= training_state.of_script(self.stateful, self._optimizer)
-        except UsageProblem as problem:  # The script's state has changed to a value that cannot be saved.
+        except UsageProblem as problem:  # The script has set a value that cannot be saved.
             log(f"{self.who} keeps less of step {step} than it needs to resume alone: {problem.message}")
         if at_once:
             self._write_part(step, state, kept)
-        else:  # The part may be as large as a model, so a thread writes it.
+        else:  # A thread writes the part, because it may be as large as a model.
             self._writer = threading.Thread(
                 target=self._write_part, args=(step, state, kept), name="torchyard-checkpoint"
             )
@@ -390,7 +397,7 @@ class CheckpointSaver:
 
     def _mark(self, step: int) -> None:
         if self._store is not None:
-            with suppress(RolesError):  # Without this mark, the chief only waits longer.
+            with suppress(RolesError):  # If the value cannot be set, the chief waits longer for this rank's part.
                 self._store.set(f"part/{self._keys}/{self._rank}", str(step).encode())
 
     def _write(self, step: int, contents: dict[str, Any], about: dict[str, Any]) -> None:
@@ -424,7 +431,7 @@ class CheckpointSaver:
             return
 
     def _failed(self, step: int, error: BaseException) -> None:
-        """Logs a failed save on the chief, and allows that the same step is saved again."""
+        """Records a failed save, so that the same step may be saved again. The chief also logs the failure."""
         self._written = False
         if self._saved == step:
             self._saved = -1
@@ -439,10 +446,10 @@ class CheckpointSaver:
 
 
 def _why(error: BaseException) -> str:
-    failures = getattr(error, "failures", None)  # DCP's error contains the errors of the ranks.
+    failures = getattr(error, "failures", None)  # DCP collects the errors of all ranks in one exception.
     cause: BaseException | None = next(iter(failures.values()))[0] if failures else error
     error = cause or error
-    while cause is not None:  # torch wraps the error of the operating system.
+    while cause is not None:  # torch wraps OSError in an error of its own.
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return "the disk is full"
         if isinstance(cause, OSError) and cause.strerror:

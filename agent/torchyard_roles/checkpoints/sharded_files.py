@@ -36,7 +36,8 @@ class _MetadataUnpickler(pickle.Unpickler):
             if (isinstance(found, type) and found.__module__ == module) or (module, name) in _CLASSES:
                 return found
         if module.partition(".")[0] == "pathlib":
-            return PurePath  # The metadata contains the path at which it was written, which is not used.
+            # The metadata contains the path of the folder in which it was written. The path is not used.
+            return PurePath
         if module == "torch":
             import torch
 
@@ -46,7 +47,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 def reader(folder: Path) -> Any:
-    """Returns DCP's reader of a folder, which reads the metadata safely."""
+    """Returns DCP's reader of a folder, with a safe unpickler for the metadata."""
     from torch.distributed.checkpoint import FileSystemReader
 
     class Reader(FileSystemReader):  # type: ignore[misc]  # torch exports the class without its type.
@@ -59,7 +60,7 @@ def reader(folder: Path) -> Any:
 
 
 def read_metadata(folder: Path) -> Any:
-    """Returns DCP's metadata. Raises OSError and pickle.UnpicklingError, and other errors for a damaged file."""
+    """Returns DCP's metadata. Raises OSError, pickle.UnpicklingError, or another exception if the file is damaged."""
     from torch.distributed.checkpoint.metadata import Metadata
 
     with (folder / METADATA).open("rb") as file:
@@ -78,7 +79,7 @@ def tensors_of(folder: Path) -> dict[str, Any]:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Returns the names of files that the metadata refers to and that the folder lacks."""
+    """Returns the names of files that are missing from the folder although the metadata refers to them."""
     storage = read_metadata(folder).storage_data.values()
     return sorted({str(each.relative_path) for each in storage} - {path.name for path in folder.iterdir()})
 
@@ -110,7 +111,7 @@ def with_tensors(rest: dict[str, Any], tensors: Mapping[str, Any]) -> dict[str, 
 
 
 def split_optimizer(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divides an optimizer's state into its sharded tensors, by their names in DCP, and the rest."""
+    """Splits an optimizer's state into its sharded tensors, as a dict by DCP name, and the remaining state."""
     sharded: dict[str, Any] = {}
     optimizers = state.get("optimizers")
     rests = []
@@ -153,7 +154,7 @@ def _load_full(folder: Path, prefix: str) -> dict[str, torch.Tensor]:
         if name.startswith(prefix)
     }
     if whole:
-        with warnings.catch_warnings():  # DCP warns if a single process reads.
+        with warnings.catch_warnings():  # Suppresses DCP's warning that only one process reads.
             warnings.simplefilter("ignore")
             checkpoint.load(whole, storage_reader=reader(folder), no_dist=True)
     return whole

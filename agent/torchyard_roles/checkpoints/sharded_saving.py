@@ -1,4 +1,4 @@
-"""Saving and loading of models that are sharded over ranks: each rank writes and reads its own part."""
+"""Saving and loading of models that are sharded over ranks. Each rank writes and reads its own part."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class ShardedSaving:
     """The collective calls for sharded checkpoints. All ranks make the same calls in the same order.
 
-    A save in the background hardly stalls training: the thread that writes the values copies them first, during the
-    next backward pass. No script changes parameters or optimizer state between the end of a training forward pass and
-    the end of its backward pass, which waits for the copy. The copies are kept for the next save.
+    A save in the background hardly delays training: a thread copies the values during the next backward pass, and then
+    writes the copies. This is safe because scripts do not change parameters or optimizer state between the end of a
+    training forward pass and the end of its backward pass, and the backward pass waits for the copying. The memory of
+    the copies is reused by the next save.
 
     Args:
         mesh: The mesh of the sharded parameters.
@@ -60,7 +61,7 @@ class ShardedSaving:
         return bool(flag.item())
 
     def copy(self, model: torch.nn.Module, optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns this rank's part, whose sharded tensors are copied to the CPU later, at the latest by write().
+        """Returns this rank's part. Its sharded tensors are copied to the CPU later, at the latest by write().
 
         Returns:
             The tensors by their names in DCP, to which copies of the sharded ones are added, and the optimizer's state
@@ -74,23 +75,23 @@ class ShardedSaving:
         }
         found = {**tensors, **sharded}
         self._sources = {name: value for name, value in found.items() if hasattr(value, "device_mesh")}
-        # Forward passes change buffers, so these are copied at once.
+        # Buffers are copied immediately, because forward passes change them.
         plain = {name: value for name, value in found.items() if name not in self._sources}
         self._copies = {name: value.detach().to("cpu", copy=True) for name, value in plain.items()}
         self._problem = None
         return self._copies, rest
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Calls `write` in a thread that begins after the next training forward pass."""
+        """Postpones a save: a thread that starts after the next training forward pass calls `write`."""
         self._deferred = write
 
     @property
     def is_busy(self) -> bool:
-        """Whether a save is deferred or being written."""
+        """Whether a save is postponed or being written."""
         return self._deferred is not None or (self._writer is not None and self._writer.is_alive())
 
     def begin(self) -> None:
-        """Begins the deferred save, if there is one. Called when a training forward pass ends."""
+        """Starts the postponed save, if there is one. Called when a training forward pass ends."""
         write, self._deferred = self._deferred, None
         if write is None:
             return
@@ -106,15 +107,15 @@ class ShardedSaving:
         return not self._copied.is_set()
 
     def settle(self) -> None:
-        """Copies the values of a deferred save, or waits until a thread has copied them, before they change."""
+        """Makes sure that the values of a save in progress are copied before they change."""
         if self._deferred is not None:
             self._copy_values()
         self._copied.wait()
 
     def wait(self) -> None:
-        """Waits until a save in the background is written. A deferred one is written on this thread."""
+        """Waits until the save in the background is written. A postponed save is written by the calling thread."""
         write, self._deferred = self._deferred, None
-        if write is not None:  # During the interpreter's exit, no threads can be started.
+        if write is not None:  # No thread can be started while the interpreter exits.
             write()
         if self._writer is not None:
             self._writer.join()
@@ -130,7 +131,10 @@ class ShardedSaving:
         write()
 
     def write(self, folder: Path, tensors: dict[str, Any]) -> None:
-        """Writes the tensors of copy() into a folder that all ranks share. Raises CheckpointException."""
+        """Writes the tensors that copy() has returned into a folder that all ranks share.
+
+        Raises CheckpointException if a rank cannot write its part.
+        """
         from torch.distributed import checkpoint
 
         if self._problem is not None:
@@ -139,7 +143,7 @@ class ShardedSaving:
         checkpoint.save(tensors, storage_writer=checkpoint.FileSystemWriter(folder), process_group=self._group)
 
     def load(self, folder: Path, model: torch.nn.Module) -> None:
-        """Loads this rank's part of the model. Raises UsageProblem on all ranks if one of them cannot read."""
+        """Loads this rank's part of the model. Raises UsageProblem on all ranks if one of them cannot read its part."""
         prefix = f"{sharded_files.MODEL}."
         state = model.state_dict()
         self._read(folder, {prefix + name: each for name, each in state.items() if isinstance(each, torch.Tensor)})
@@ -147,10 +151,13 @@ class ShardedSaving:
     def load_optimizer(
         self, folder: Path, rest: dict[str, Any], optimizer: torch.optim.Optimizer | OptimizerList
     ) -> dict[str, Any]:
-        """Returns the optimizer's state with this rank's part of its sharded tensors. Raises UsageProblem like load().
+        """Returns the optimizer's state, including this rank's part of its sharded tensors.
 
         Args:
             rest: The state without the sharded tensors, from optimizer.pt.
+
+        Raises:
+            UsageProblem: One of the ranks cannot read its part. Raised on all ranks.
         """
         groups = [each.param_groups for each in getattr(optimizer, "optimizers", [optimizer])]
         tensors = {
@@ -163,7 +170,7 @@ class ShardedSaving:
         return sharded_files.with_tensors(rest, tensors)
 
     def load_full(self, model: torch.nn.Module, whole: Mapping[str, torch.Tensor] | None) -> None:
-        """Sets the model of all ranks to the first rank's whole tensors. Other ranks pass None."""
+        """Sets the model of all ranks to the whole tensors of the first rank. Other ranks pass None."""
         for name, value in model.state_dict().items():
             if isinstance(value, torch.Tensor):
                 set_from_first_rank(value, None if whole is None else whole[name], self._device)
@@ -185,7 +192,7 @@ class ShardedSaving:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def _copy_values(self) -> None:
-        """Copies the values that are not copied yet."""
+        """Copies those values of the save in progress that are not copied yet."""
         from torch.distributed.tensor import DTensor
 
         sources, self._sources = self._sources, {}
@@ -216,7 +223,7 @@ class ShardedSaving:
 def _empty(size: torch.Size, dtype: torch.dtype, parameter: Any) -> Any:
     """Returns an empty tensor for a value of the optimizer's state.
 
-    It is sharded as its parameter if it has the same shape, and else replicated.
+    The tensor is sharded like its parameter if it has the same shape, and otherwise replicated.
     """
     from torch.distributed.tensor import Replicate, empty
 

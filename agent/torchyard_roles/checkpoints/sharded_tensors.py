@@ -1,4 +1,4 @@
-"""Tensors that are sharded over ranks (DTensor), made from whole tensors."""
+"""Functions that convert between whole tensors and tensors that are sharded over ranks (DTensor)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 def local_part(full: torch.Tensor, like: Any) -> torch.Tensor:
-    """Returns this rank's part of a tensor that is sharded as the DTensor `like`."""
+    """Returns this rank's part of a whole tensor, sharded in the same way as the DTensor `like`."""
     for dimension, placement in enumerate(like.placements):
         if placement.is_shard():
             parts = full.chunk(like.device_mesh.size(dimension), dim=placement.dim)
@@ -19,10 +19,10 @@ def local_part(full: torch.Tensor, like: Any) -> torch.Tensor:
 
 
 def whole_values(tensor: Any, device: torch.device) -> torch.Tensor:
-    """Returns the whole values of a DTensor. All ranks call this function.
+    """Returns all values of a DTensor as a plain tensor. All ranks must call this function.
 
     Args:
-        device: The device of the exchange; offloaded parameters are copied to it.
+        device: The device on which values are exchanged. Offloaded parameters are copied to it.
     """
     from torch.distributed.tensor import DTensor
 
@@ -41,11 +41,11 @@ def whole_values(tensor: Any, device: torch.device) -> torch.Tensor:
 
 
 def set_from_first_rank(target: torch.Tensor, whole: torch.Tensor | None, device: torch.device) -> None:
-    """Sets a tensor or DTensor of all ranks to the whole values of the first rank. All ranks call this function.
+    """Sets a tensor or DTensor on all ranks to the first rank's values. All ranks must call this function.
 
     Args:
-        whole: The values on the first rank, None on the others.
-        device: The device of the exchange.
+        whole: The values as a plain tensor on the first rank, and None on the others.
+        device: The device on which values are exchanged.
     """
     if whole is None:
         full = torch.empty(target.shape, dtype=target.dtype, device=device)
@@ -60,7 +60,7 @@ def set_from_first_rank(target: torch.Tensor, whole: torch.Tensor | None, device
 
 
 def sharded_as(full: torch.Tensor, like: Any) -> Any:
-    """Returns a DTensor with the values of `full` that is sharded as the DTensor `like`."""
+    """Returns a DTensor with the values of `full`, sharded in the same way as the DTensor `like`."""
     from torch.distributed.tensor import DTensor
 
     local = local_part(full, like).to(like.to_local().device, copy=True).contiguous()
@@ -70,9 +70,9 @@ def sharded_as(full: torch.Tensor, like: Any) -> Any:
 
 
 def shard_optimizer_state(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-    """Returns the state of an optimizer, or of an OptimizerList, with each tensor sharded as its parameter.
+    """Returns the state of an optimizer, or of an OptimizerList, with each tensor sharded like its parameter.
 
-    Tensors whose shape differs from the parameter's, such as the number of steps, remain as they are.
+    Tensors whose shape differs from that of the parameter, such as the number of steps, remain unsharded.
     """
     if "optimizers" in state:
         pairs = zip(state["optimizers"], optimizer.optimizers)
@@ -86,7 +86,7 @@ def shard_optimizer_state(state: dict[str, Any], optimizer: Any) -> dict[str, An
 
 
 def as_parameter(value: Any, parameter: Any) -> Any:
-    """Returns a value of an optimizer's state, sharded as its parameter if it has the same shape."""
+    """Returns a value of an optimizer's state, sharded like its parameter if both have the same shape."""
     is_like = isinstance(value, torch.Tensor) and value.shape == parameter.shape and not hasattr(value, "device_mesh")
     return sharded_as(value, parameter) if is_like else value
 

@@ -1,7 +1,7 @@
 """The state that each rank saves in addition to the chief's checkpoint: random states and positions in the data.
 
-A rank outside the chief's process group also saves the script's objects (`of_script`), since it cannot receive the
-chief's objects.
+A rank outside the chief's process group also saves the optimizer and the script's objects (`of_script`), because it
+cannot receive the chief's objects when the run resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restores the result of random_state(). The state of a different kind of device is ignored."""
+    """Restores a state that random_state() has returned.
+
+    A GPU's state is ignored if `device` is of a different type.
+    """
     torch.set_rng_state(state["torch"])
     random.setstate(_tuples(state["python"]))
     if device.type == "cuda" and "cuda" in state:
@@ -62,7 +65,7 @@ _SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torc
 
 
 def copied(value: Any, where: str) -> Any:
-    """Copies a state to the CPU, so that training may continue while the copy is written.
+    """Returns a copy of a state on the CPU. Training can continue while the copy is written.
 
     Args:
         where: The name of the state in messages.
@@ -90,7 +93,8 @@ def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
     copy: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
     for key, each in value.items():
         copy[key] = copied(each, f"{where}[{key!r}]")
-    metadata = getattr(value, "_metadata", None)  # A module's state_dict() contains format versions in this attribute.
+    # A module's state_dict() contains format versions in the attribute `_metadata`.
+    metadata = getattr(value, "_metadata", None)
     if metadata is not None:
         copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # torch keeps the metadata in the same attribute.
     return copy

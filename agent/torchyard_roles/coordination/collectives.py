@@ -1,9 +1,9 @@
 """Collective calls over all trainers, under every strategy: mean, gather, any, barrier and broadcast.
 
-Values are exchanged through the connections of a group that continues without lost workers; else in a separate gloo
-group if torch.distributed connects all trainers; else through the run's join store (`store_collectives`); or, without a
-store, in a gloo group at MASTER_ADDR. Sums are computed in double precision and in rank order, so that results are
-bitwise equal on all trainers. The default dtype and device of torch do not matter.
+Values are exchanged through the first of these that is available: the connections of a group that continues without
+lost workers; a separate gloo group, if torch.distributed connects all trainers; the run's join store
+(`store_collectives`); a gloo group at MASTER_ADDR. Sums are computed in double precision and in rank order, so that
+results are bitwise equal on all trainers. torch's default dtype and device have no effect.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 KEPT_CALLS = 100
-"""The number of calls before the first step whose results are kept for workers that return."""
+"""The number of calls before the first step whose results are kept for returning workers."""
 AT_ONCE = 4096
-"""Bytes of the first exchange: the length of a value in 8 bytes, and the beginning of the value.
+"""Size in bytes of the first exchange, which contains the length of the value (8 bytes) and the value's beginning.
 
 If a value is longer, a second exchange sends all values in full.
 """
@@ -45,11 +45,11 @@ class Collectives:
     """The collective calls that one process makes.
 
     Args:
-        meet: Returns the run's join store, or None.
+        meet: Returns the run's join store, or None if there is none.
         resuming: Returns whether the script has not yet reached the point at which it resumes.
         members: The connections of a group that continues without lost workers.
-        catching_up: Returns whether this process has returned after its loss and repeats the code at the end of
-            finished epochs. Calls then return its own value.
+        catching_up: Returns whether this process has returned after its loss and repeats the script's code at the end
+            of finished epochs. A collective call then returns the result for this process alone.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Collectives:
         self._exchanged("barrier", None)
 
     def broadcast(self, x: Any) -> Any:
-        # The arguments of the other ranks are neither read nor sent.
+        # The values that other ranks pass to broadcast() are neither copied nor sent.
         sends = self._environment.rank in (self._first, None) or self._catching_up()
         return self._exchanged("broadcast", plain(x, "broadcast") if sends else None, sends=sends)[0]
 
     def leave(self, *, stopped: bool = False) -> None:
-        """Declares that this process makes no further calls."""
+        """Declares that this process makes no further collective calls."""
         if self._has_left:
             return
         self._has_left = True
@@ -113,7 +113,7 @@ class Collectives:
         return self._members.ranks[0] if self._members is not None else 0
 
     def _exchanged(self, what: str, x: Any, *, sends: bool = True) -> list[Any]:
-        """Exchanges values with all trainers, and returns the values of all trainers in rank order."""
+        """Exchanges a value with all trainers, and returns the trainers' values in rank order."""
         if self._is_alone:
             return [x]
         if self._has_left:
@@ -142,7 +142,7 @@ class Collectives:
         return [each["x"] for each in found]
 
     def _load(self, data: bytes) -> Any:
-        """Loads a value, with GPU tensors on this process's device and other tensors on the CPU."""
+        """Decodes a value, and puts its GPU tensors on this process's device and other tensors on the CPU."""
 
         def place(storage: Any, location: str) -> Any:
             on_cpu = location == "cpu" or self._device.type != "cuda"
@@ -158,7 +158,8 @@ class Collectives:
         is_up = dist.is_available() and dist.is_initialized()
         if is_up and dist.get_world_size() == environment.world_size:
             if meetings is not None:
-                # An exchange through the store detects ended trainers, for which torch would wait half an hour.
+                # An exchange through the join store detects trainers that have ended. torch would wait half an hour for
+                # them.
                 meetings.exchange(b"", "", what)
             return _World(environment, dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_WITHIN_S)))
         if meetings is not None:
@@ -172,7 +173,10 @@ class Collectives:
 
 
 def plain(x: Any, what: str) -> Any:
-    """Copies numbers, text, tensors, and dicts, lists and tuples of them. Raises UsageProblem for other values."""
+    """Returns a copy of a number, text or tensor, or of a dict, list or tuple of them.
+
+    Raises UsageProblem for other values.
+    """
     if isinstance(x, torch.Tensor):
         return x.detach().clone()
     if x is None or isinstance(x, (bool, int, float, complex, str, bytes)):
@@ -190,7 +194,7 @@ def plain(x: Any, what: str) -> Any:
 
 
 def _averageable(x: Any) -> Any:
-    """Converts `x` for mean(): numbers to double precision, and tensors to double precision on the CPU."""
+    """Converts `x` for mean(): numbers to double precision, and tensors to double-precision tensors on the CPU."""
     if isinstance(x, torch.Tensor):
         whole = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
         return whole.to(device="cpu", dtype=torch.complex128 if x.is_complex() else torch.float64, copy=True)
@@ -198,13 +202,16 @@ def _averageable(x: Any) -> Any:
         return {key: _averageable(value) for key, value in x.items()}
     if isinstance(x, (list, tuple)):
         return [_averageable(value) for value in x]
-    if isinstance(x, numbers.Real) or hasattr(x, "item"):  # numpy's numbers and bool have the method item().
+    if isinstance(x, numbers.Real) or hasattr(x, "item"):  # numpy numbers and bool have a method item().
         return float(x)
     raise UsageProblem(f"mean() got a {type(x).__name__}.", "Give it a number, a tensor, or a dict or list of them.")
 
 
 def _mean(values: Sequence[Any], like: Any) -> Any:
-    """Returns the mean of all values, with the structure of `like`. Raises UsageProblem if structures differ."""
+    """Returns the mean of all values, in the structure of `like`.
+
+    Raises UsageProblem if the values' structures differ.
+    """
     if isinstance(like, torch.Tensor):
         for value in values:
             if not isinstance(value, torch.Tensor) or value.shape != like.shape:
@@ -250,7 +257,7 @@ def _differs(here: str, there: str) -> UsageProblem:
 
 
 def _site(what: str) -> str:
-    """Returns a checksum of the script's call stack, which is the same on all ranks for the same call."""
+    """Returns a checksum of the place in the script that makes the call. The checksum is the same on all ranks."""
     package = str(Path(__file__).parents[1])
     lines: list[str] = []
     frame = sys._getframe(1)
@@ -258,7 +265,7 @@ def _site(what: str) -> str:
         if not frame.f_code.co_filename.startswith(package):
             lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
-            break  # Outer frames may differ between ranks.
+            break  # Stack frames outside the script may differ between ranks.
         frame = frame.f_back  # type: ignore[assignment]  # f_back may be None, and the loop ends then.
     return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
 
@@ -276,10 +283,10 @@ class Members(Protocol):
 
 
 class _Remaining:
-    """The exchange between all workers that are not lost.
+    """The exchange of values between all workers that are not lost.
 
-    The results of calls before the first step are kept in the join store for workers that return: these make the same
-    calls before they join the others.
+    The results of calls before the first step are kept in the join store, because returning workers make the same calls
+    before they join the others.
     """
 
     def __init__(self, members: Members, environment: Environment, store: JoinStore | None) -> None:
@@ -304,13 +311,13 @@ class _Remaining:
         if self._store is not None and not self._members.has_trained and self._calls <= KEPT_CALLS:
             kept = json.dumps([base64.b64encode(each).decode() for each in values]).encode()
             if self._environment.rank == self._members.ranks[0]:
-                with suppress(RolesError):  # The value may be too long.
+                with suppress(RolesError):  # The result may be too large for the store.
                     self._store.set(key, kept)
         return values
 
 
 class _World:
-    """A gloo group of all trainers, which is used for these calls only."""
+    """A gloo group of all trainers that is used for collective calls only."""
 
     def __init__(self, environment: Environment, group: Any, *, is_own: bool = False) -> None:
         self._size = environment.world_size
@@ -319,7 +326,7 @@ class _World:
         self._is_own = is_own
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool) -> list[bytes]:
-        """Exchanges a value with all trainers, and returns the values in rank order.
+        """Exchanges a value with all trainers, and returns the trainers' values in rank order.
 
         `site` and `resuming` are ignored, since all trainers in a process group restart together.
         """
@@ -349,7 +356,7 @@ class _World:
 
 
 def _met_at_the_master(environment: Environment) -> Any:
-    """Creates a process group without initializing the default one, which the script may do itself."""
+    """Creates a process group at MASTER_ADDR. The script may still initialize torch's default group itself."""
     timeout = timedelta(seconds=MEET_WITHIN_S)
     rank, size = environment.rank or 0, environment.world_size
     try:

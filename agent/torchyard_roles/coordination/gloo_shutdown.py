@@ -13,9 +13,9 @@ SETTLE_S = 2.0
 def settle(tasks: Path = Path("/proc/self/task")) -> None:
     """Waits until gloo's threads have released the tensors of the last collective, for at most SETTLE_S.
 
-    The threads outlive the process group (torch 2.13). A thread that frees a tensor during the interpreter's shutdown
-    aborts the process, as observed in 1 of 24 exits immediately after a collective. Threads that are asleep in two
-    consecutive samples wait for work and hold no tensors.
+    The threads outlive the process group (torch 2.13). A thread that frees a tensor while the interpreter shuts down
+    aborts the process, which was observed in 1 of 24 exits immediately after a collective. Threads that are asleep in
+    two consecutive samples are waiting for work and hold no tensors.
     """
     deadline = time.monotonic() + SETTLE_S
     at_rest = 0
@@ -26,12 +26,12 @@ def settle(tasks: Path = Path("/proc/self/task")) -> None:
 
 def _asleep(tasks: Path) -> bool:
     if not tasks.is_dir():
-        return True  # Systems other than Linux have no such files; there, the time between two samples must suffice.
+        return True  # Without /proc, the state of threads is unknown, and the wait between two samples must suffice.
     for task in tasks.iterdir():
         try:
             _, rest = (task / "stat").read_text(encoding="utf-8", errors="replace").split("(", 1)
         except OSError:
-            continue  # The thread has just ended.
+            continue  # The thread has ended since it was listed.
         name, fields = rest.rsplit(")", 1)
         if name == THREAD_NAME and fields.split()[0] != "S":
             return False

@@ -1,9 +1,9 @@
 """Graceful stop: ranks that receive SIGTERM at different times all stop after the same step.
 
-A rank inside a collective runs no Python code, so a thread reads the signal from the wake-up descriptor. It *publishes*
-the last step that its rank has begun; from then on the rank begins no step without permission. The first rank of the
-group determines the maximum of all published steps. All ranks can finish that step, since all of them take part in it,
-and they stop after it.
+While a rank waits in a collective, it runs no Python signal handlers, so a thread reads the signal from the wake-up
+descriptor. The thread *publishes* the last step that its rank has begun, and from then on the rank waits before each
+step. The first rank of the group determines the maximum of all published steps. All ranks continue to that step, which
+they can finish because all of them take part in it, and stop after it.
 
     thread of a rank            join store                         training thread
     SIGTERM  ─────────────────> stop/<gang>/<generation>/<rank>
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""Longest wait in seconds for all ranks to publish, which they do immediately unless a rank has ended."""
+"""Longest time in seconds to wait for all ranks to publish their steps. Only a rank that has ended takes longer."""
 ECHO_S = 0.5
-"""A second SIGTERM within this time is ignored: some programs signal a process and then its group."""
+"""Time in seconds for which a second SIGTERM is ignored, since some programs signal a process and then its group."""
 _REQUESTED_BY_PEER = b"\xff"
 
 
@@ -40,14 +40,15 @@ class GracefulStop:
 
     Args:
         store: The join store; None for a process that trains alone.
-        ranks: Returns the remaining ranks, the first of which determines the last step. The default is all ranks.
-        stop_file: Exists if the run is stopped. Otherwise SIGTERM ends this rank only, and the others detect its loss.
-            If empty, each SIGTERM is a stop.
+        ranks: Returns the ranks that are not lost. The first of them determines the last step. The default is all
+            ranks.
+        stop_file: The path of a file that exists if the run is being stopped. If the file does not exist, SIGTERM ends
+            only this rank, and the others detect its loss. If the path is empty, every SIGTERM stops the run.
         patience_s: Time in seconds after SIGTERM in which the file may still appear. A scheduler signals ranks and
             keepers at the same time; the keepers then write the file, and signal the ranks again.
 
     Attributes:
-        exit_code: The exit status after the last step: 0 if the run is stopped.
+        exit_code: The exit status of this process after a stop: 0 if the run is being stopped.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class GracefulStop:
         self._process = os.getpid()
 
     def install(self, step: int) -> bool:
-        """Handles SIGTERM from now on. `step` is the number of finished steps.
+        """Begins to handle SIGTERM. `step` is the number of finished steps.
 
         Returns:
-            False if the script has its own handler, or outside the main thread, since only the main thread may set a
-            handler.
+            False if the script has its own handler, or if the calling thread is not the main thread, which alone may
+            set a handler.
         """
         self._begun = step
         if threading.current_thread() is not threading.main_thread():
@@ -93,7 +94,8 @@ class GracefulStop:
         self._sockets = receiver, sender
         signal.signal(signal.SIGTERM, _ignore_signal)
         self._earlier_descriptor = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=self._reset_in_child)  # A forked child gets the default handler.
+        # A forked child must not keep this handler of SIGTERM.
+        os.register_at_fork(after_in_child=self._reset_in_child)
         threading.Thread(target=self._listen, name="torchyard-stopping", daemon=True).start()
         if self._store is not None:
             self._store.watch(f"{self._prefix}/asked", self._on_peer_request)
@@ -101,18 +103,19 @@ class GracefulStop:
 
     @property
     def is_requested(self) -> bool:
-        """Whether SIGTERM was received, or another rank has asked for the stop."""
+        """Whether this rank has received SIGTERM, or another rank has requested the stop."""
         return self._requested
 
     def continue_from(self, step: int) -> None:
-        """Sets the number of finished steps of a rank that joins the others."""
+        """Sets the number of finished steps when this rank joins the others."""
         with self._changed:
             self._begun = step
 
     def may_begin(self, step: int, *, begin: bool = True) -> bool:
-        """Returns whether training may continue after `step`. If not, this rank stops here, like all other ranks.
+        """Returns whether training may continue after `step`. If not, all ranks stop after this step.
 
-        This method waits while the ranks determine the last step. `begin` is False if no step follows yet.
+        If a stop is requested, waits until the ranks have determined the last step. `begin` is False if the caller does
+        not begin a step now.
         """
         with self._changed:
             while self._requested and self._after is None:
@@ -124,7 +127,10 @@ class GracefulStop:
             return True
 
     def uninstall(self) -> None:
-        """Stops listening, restores SIGTERM's default handler (in the main thread), and publishes the last step."""
+        """Stops handling SIGTERM, and publishes the last step.
+
+        SIGTERM's default handler is restored if this is the main thread.
+        """
         if self._sockets is None or os.getpid() != self._process:
             return
         if threading.current_thread() is threading.main_thread():
@@ -133,11 +139,11 @@ class GracefulStop:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _, sender = self._sockets
         self._sockets = None
-        sender.close()  # Closing the sender ends the thread.
+        sender.close()  # Closing the sender ends the thread that reads signals.
         self._publish_last()
 
     def _publish_last(self) -> None:
-        """Publishes the last step, so that a later stop of the other ranks does not wait for this rank."""
+        """Publishes this rank's last step. If the other ranks stop later, they do not wait for this rank."""
         if self._store is None or self._requested:
             return
         with suppress(RolesError):
@@ -159,7 +165,7 @@ class GracefulStop:
         if sockets is not None:
             try:
                 sockets[1].send(_REQUESTED_BY_PEER)
-            except OSError:  # The socket is full of signals, or closed.
+            except OSError:  # The socket is closed, or its buffer is full of signals.
                 return
 
     def _listen(self) -> None:
@@ -207,7 +213,10 @@ class GracefulStop:
         return True
 
     def _agree(self, store: JoinStore, begun: int) -> int:
-        """Determines the step after which all ranks stop. Raises StoreLost and StoreTimeout."""
+        """Determines the step after which all ranks stop.
+
+        Raises StoreLost, or StoreTimeout if a rank does not publish.
+        """
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
         store.set(f"{self._prefix}/asked", b"1")
         ranks = self._ranks()
@@ -220,7 +229,7 @@ class GracefulStop:
 
 
 def _ignore_signal(*_: Any) -> None:
-    """Does nothing. This is Python's handler of the signal; the thread reads the signal from the descriptor."""
+    """Does nothing. Python requires a handler for the signal, which a thread reads from the wake-up descriptor."""
 
 
 def _end(why: str) -> None:

@@ -1,8 +1,8 @@
 """The client of the run's join store, through which replicas exchange small values.
 
-The primary's keeper serves the store (`torchyard_agent.keeper.link.join_store`), so the store outlives the processes of
-the run. After a broken connection the client reconnects and repeats unanswered requests; the server executes each
-request once.
+The primary serves the store (`torchyard_agent.keeper.link.join_store`), so the store outlives the processes of the run.
+If the connection breaks, the client reconnects and repeats unanswered requests. The server executes each request only
+once.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from torchyard_roles.errors import EnvironmentProblem, StoreLost, StoreTimeout, 
 from torchyard_roles.exchange.socket_io import authenticate, read_exactly, tune
 
 DEAD_AFTER_S = 10
-"""Time in seconds until a connection to a silent host is closed."""
+"""Time in seconds after which a connection to a host that does not respond is closed."""
 RECONNECT_S = 10.0
 """Time in seconds for which the client tries to reconnect before it raises StoreLost."""
 RETRY_PAUSES_S = (0.02, 0.5)
-"""The first and the longest pause in seconds between two attempts to connect."""
+"""The first and the longest pause in seconds between two connection attempts."""
 ANSWER_TIMEOUT_S = 60.0
-"""The timeout in seconds of requests that the store answers immediately, which is longer than any pause of a keeper."""
+"""Timeout in seconds of requests that the store answers immediately. It exceeds any pause of a keeper."""
 
 Callback = Callable[[bytes], None]
 
 
 class JoinStore:
-    """A dictionary of bytes that all ranks of a run share. All methods are thread-safe.
+    """A dictionary of byte strings that all ranks of a run share. All methods are thread-safe.
 
     A key has at most 256 bytes, a value at most 64 KiB, and the store at most 10,000 keys; calls that exceed a limit
-    raise UsageProblem. Every request raises StoreLost once the store has been unreachable for RECONNECT_S, or after
-    close().
+    raise UsageProblem. Every request raises StoreLost once the store has been unreachable for RECONNECT_S, or close()
+    has been called.
     """
 
     def __init__(self, address: str, key: bytes, who: str, rank: int | None = None) -> None:
-        """Creates a client without a connection. Use connect() or of() instead."""
+        """Creates a client that is not connected. Callers use connect() or of() instead."""
         host, _, port = address.rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._key = key
@@ -67,7 +67,10 @@ class JoinStore:
 
     @classmethod
     def connect(cls, address: str, key: bytes, who: str, rank: int | None = None) -> JoinStore:
-        """Connects to `host:port`. `who` names this process in the keeper's log. Raises StoreLost."""
+        """Connects to `host:port`. `who` is the name of this process in the keeper's log.
+
+        Raises StoreLost if the store cannot be reached.
+        """
         store = cls(address, key, who, rank)
         store._link = store._call_until(time.monotonic() + RECONNECT_S)
         store._start_thread(store._listen, "torchyard-store")
@@ -93,7 +96,7 @@ class JoinStore:
         self._request("set", key=key, value=_text(value))
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """Waits until a key is set, and returns its value. Raises StoreTimeout."""
+        """Waits until a key is set, and returns its value. Raises StoreTimeout if the key is not set in time."""
         return _bytes(self._request("get", wait_s=timeout_s, key=key)["value"])
 
     def try_get(self, key: str) -> bytes | None:
@@ -106,10 +109,10 @@ class JoinStore:
         return int(self._request("add", key=key, amount=amount)["number"])
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes) -> bytes:
-        """Sets a key if its value is `expected` (None if the key is not set).
+        """Sets a key if its current value is `expected`, where None means that the key is not set.
 
         Returns:
-            The value afterwards, or b"" if the key is not set.
+            The value after the call, or b"" if the key is not set.
         """
         encoded = None if expected is None else _text(expected)
         now = self._request("compare_set", key=key, expected=encoded, value=_text(value))["value"]
@@ -123,13 +126,17 @@ class JoinStore:
         return int(self._request("count")["number"])
 
     def wait(self, keys: Iterable[str], timeout_s: float) -> None:
-        """Waits until all keys are set. Raises StoreTimeout with the names of the missing keys."""
+        """Waits until all keys are set.
+
+        Raises StoreTimeout, with the names of the missing keys, if they are not set in time.
+        """
         self._request("wait", wait_s=timeout_s, keys=list(keys))
 
     def watch(self, key: str, callback: Callback) -> None:
-        """Calls `callback` with the current value, if the key is set, and with each new value, on a separate thread.
+        """Calls `callback` on a separate thread with the current value of a key, if it is set, and with each new value.
 
-        Callbacks run one at a time and may use the store. After a reconnection, intermediate values may be missing.
+        Callbacks run one at a time and may use the store. Values that are set while the client is disconnected may be
+        skipped, except the last one.
         """
         with self._lock:
             self._watches.setdefault(key, []).append(callback)
@@ -142,8 +149,8 @@ class JoinStore:
             self._request("watch", key=key)
 
     def close(self) -> None:
-        """Disconnects. Calls that are waiting in other threads raise StoreLost."""
-        if os.getpid() == self._process:  # A forked child must not close its parent's connection.
+        """Disconnects. Calls that wait in other threads raise StoreLost."""
+        if os.getpid() == self._process:  # A forked child must not close the connection of its parent.
             self._give_up(StoreLost("This process has closed its connection to the run's join store."))
 
     def _request(self, op: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
@@ -167,7 +174,10 @@ class JoinStore:
         return _checked(request.answer, words, wait_s)
 
     def _send(self, number: int, request: _Request) -> None:
-        """Sends a request, or leaves it for the next connection. The caller must hold the lock."""
+        """Sends a request if there is a connection; otherwise the next connection sends it.
+
+        The caller must hold the lock.
+        """
         if self._link is None:
             return
         frame = {"id": number, "done": min(self._open), **request.words}
@@ -176,7 +186,7 @@ class JoinStore:
         try:
             self._link.send(frame)
         except OSError:
-            self._link.cut()  # cut() makes the receiving thread reconnect.
+            self._link.cut()  # The receiving thread then reconnects.
 
     def _start_thread(self, target: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -184,7 +194,7 @@ class JoinStore:
         thread.start()
 
     def _listen(self) -> None:
-        """Receives answers and changes until the store is lost or closed."""
+        """Receives answers and changed values until the store is lost or closed."""
         while (link := self._link) is not None:
             since = time.monotonic()
             try:
@@ -199,14 +209,15 @@ class JoinStore:
             if closed:
                 return
             if time.monotonic() - since < RETRY_PAUSES_S[1]:
-                time.sleep(RETRY_PAUSES_S[1])  # The pause avoids a busy loop if every connection ends immediately.
+                # This pause avoids a busy loop if every new connection fails immediately.
+                time.sleep(RETRY_PAUSES_S[1])
             try:
                 self._resume(self._call_until(time.monotonic() + RECONNECT_S))
             except StoreLost as lost:
                 self._give_up(lost)
 
     def _resume(self, link: _Link) -> None:
-        """Repeats unanswered requests and watches on a new connection."""
+        """Sends unanswered requests and watches again on a new connection."""
         with self._lock:
             if self._lost is not None:
                 link.close()
@@ -245,7 +256,7 @@ class JoinStore:
             for callback in callbacks:
                 try:
                     callback(value)
-                except Exception as error:  # An error in one callback must not prevent other callbacks.
+                except Exception as error:  # An error in one callback must not prevent the calls of others.
                     name = getattr(callback, "__qualname__", callback)
                     print(f"torchyard: {name} failed on a change in the join store: {error!r}", file=sys.stderr)
 
@@ -265,7 +276,7 @@ class JoinStore:
                 thread.join(0.5)
 
     def _call_until(self, deadline: float) -> _Link:
-        """Connects, with repeated attempts until the deadline. Raises StoreLost with the last error."""
+        """Tries to connect until the deadline. Raises StoreLost with the error of the last attempt."""
         again_s = RETRY_PAUSES_S[0]
         while True:
             try:
@@ -284,18 +295,21 @@ class JoinStore:
 
 @dataclass
 class _Request:
-    """A request and, once it has arrived, its answer."""
+    """A request to the store and, once it has been received, the answer."""
 
     words: dict[str, Any]
     until: float | None
-    """Deadline for the store, by this process's monotonic clock."""
+    """The time until which the store may wait, by this process's monotonic clock."""
     is_internal: bool = False
     answered: threading.Event = field(default_factory=threading.Event)
     answer: dict[str, Any] | None = None
 
 
 class _Link:
-    """One authenticated connection. The constructor, send() and receive() raise OSError and AuthenticationError."""
+    """One authenticated connection.
+
+    The constructor, send() and receive() raise OSError or AuthenticationError if the connection fails.
+    """
 
     def __init__(self, address: tuple[str, int], key: bytes, introduction: dict[str, Any], deadline: float) -> None:
         within_s = min(authenticated_transport.HANDSHAKE_DEADLINE_S, max(0.1, deadline - time.monotonic()))
@@ -307,7 +321,7 @@ class _Link:
             self.send(introduction)
             self.welcome = self.receive()
             self._socket.settimeout(None)
-        except BaseException:  # The socket is also closed if a BaseException ends the handshake.
+        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
             self._socket.close()
             raise
 
@@ -320,7 +334,7 @@ class _Link:
         return authenticated_transport.decode_message(payload)
 
     def cut(self) -> None:
-        """Shuts the connection down, which wakes the receiving thread."""
+        """Shuts the connection down. The receiving thread then wakes up with an error."""
         with contextlib.suppress(OSError):  # The socket may already be closed.
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,11 +1,11 @@
 """The members of a group that continues without lost workers (`strategy.on_worker_loss: continue`).
 
-The primary's keeper decides which workers are lost, and when lost workers are members again. It writes each new
-membership, with a number, to the join store:
+The primary decides which workers are lost, and when lost workers become members again. It writes each new membership,
+with a number, to the join store:
 
     members/<gang>/<generation>     {"number": 2, "lost": ["worker-1"], "joined": 0, "seats": [["worker-0", 1], …]}
 
-`seats` are the replicas with their numbers of ranks, in rank order: a worker that is added to the run has the ranks
+`seats` are the replicas with their numbers of ranks, in rank order. A worker that is added to the run has the ranks
 after all others. A lost worker that is started again returns in these steps, and an added worker joins in the same way:
 
     ready/<gang>/<generation>/<replica>/<attempt>   set by the worker, when it has distributed its model
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 READY_S = 600.0
-"""Longest time in seconds between the first and the last rank of a replica that returns."""
+"""Longest time in seconds between the first and the last rank of a returning replica."""
 
 
 class Members(NamedTuple):
-    """One membership."""
+    """The members of a group, with the number of this membership."""
 
     number: int
-    """0 at the start of a generation, and greater with each loss and each return."""
+    """The number of the membership: 0 at the start of a generation, increased by each loss and each return."""
     ranks: tuple[int, ...]
     joined: int = 0
-    """The last announced return whose workers are members, or were lost again."""
+    """The number of the last announced return that is complete: its workers are members, or have been lost again."""
 
 
 class Membership:
-    """The newest membership that the keeper has decided."""
+    """The newest membership that the primary has decided."""
 
     def __init__(self, store: JoinStore, environment: Environment) -> None:
         self._replica_of: list[str] = []
@@ -54,7 +54,7 @@ class Membership:
         self._returning = 0
         store.watch(f"members/{self._place}", self._on_change)
         store.watch(f"returning/{self._place}", self._on_returning)
-        # Without this read, a returning worker would consider itself a member until its watch reports the membership.
+        # The watch reports the membership only later. Until then, a returning worker would consider itself a member.
         value = store.try_get(f"members/{self._place}") if environment.attempt else None
         if value is not None:
             self._on_change(value)
@@ -65,24 +65,24 @@ class Membership:
 
     @property
     def returning(self) -> int:
-        """The number of the last announced return."""
+        """The number of the last return that the primary has announced."""
         return self._returning
 
     def wait_for_change(self, number: int, within_s: float) -> bool:
-        """Waits until there is a newer membership than `number`. Returns False if there is none in time."""
+        """Waits until there is a newer membership than `number`. Returns False if none appears in time."""
         with self._condition:
             return self._condition.wait_for(lambda: self._newest.number > number, within_s)
 
     def announce_training(self) -> None:
-        """Reports to the keeper that all ranks have completed a step, so training may continue without a worker."""
+        """Reports that all ranks have completed a step. From now on, training may continue without a lost worker."""
         self._store.set(f"trains/{self._place}", b"1")
 
     def announce_boundary(self, number: int) -> None:
-        """Informs the keeper that all members wait at a step boundary for the workers of an announced return."""
+        """Informs the keeper that all members are at a step boundary, where they wait for the returning workers."""
         self._store.set(f"boundary/{self._place}", b"%d" % number)
 
     def announce_ready(self) -> None:
-        """Informs the keeper that all ranks of this replica, which has returned, wait for the state of a peer."""
+        """Informs the keeper that all ranks of this returning replica are waiting for the state of a peer."""
         own = self._environment
         key = f"ready/{self._place}/{own.replica}/{own.attempt}"
         self._store.set(f"{key}/{own.local_rank}", b"1")

@@ -2,7 +2,7 @@
 
 Each trainer describes its model and optimizer in lines of `name: description`. The chief publishes its description, and
 the others compare their own descriptions with it. A worker whose description differs reports the difference and ends. A
-gang starts to train only when all its ranks have equal descriptions.
+gang begins to train only if the descriptions of all its ranks are equal.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREE_WITHIN_S = 600.0
-"""Longest time between the first and the last trainer's distribute(); scripts may read their data before it."""
+"""Longest time in seconds between the first and the last trainer's call of distribute().
+
+Scripts may load their data before this call.
+"""
 PART = 60 * 1024
-"""The number of bytes of a compressed description in one value of the store."""
+"""The number of bytes of a compressed description that are stored as one value in the join store."""
 LATER_S = 2.0
-"""The time in seconds by which other ranks wait longer than the first rank, which alone can name the missing ranks."""
+"""Time in seconds by which the other ranks wait longer than the first rank, which alone can name the missing ranks."""
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:
     """Returns the description that must be equal on all trainers.
 
-    It contains parameters and buffers in order, the optimizer, and `more`.
+    The description contains the parameters and buffers in order, the optimizer, and `more`.
 
     Args:
-        more: Further values for JSON by name, such as the options of the strategy.
+        more: Further JSON values by name, such as the options of the strategy.
     """
     from torchyard_roles.model_optimizer_pairs import names_of
 
@@ -68,7 +71,7 @@ def _shape_and_dtype(tensor: torch.Tensor) -> str:
 
 
 def _plain(value: Any) -> str:
-    if hasattr(value, "tolist"):  # A learning rate may be a tensor.
+    if hasattr(value, "tolist"):  # An optimizer setting such as the learning rate may be a tensor.
         value = value.tolist()
     return json.dumps(value, sort_keys=True, default=lambda other: type(other).__name__)
 
@@ -76,27 +79,26 @@ def _plain(value: Any) -> str:
 def agree(
     store: JoinStore, environment: Environment, fingerprint: str, within_s: float = AGREE_WITHIN_S, *, number: int = 0
 ) -> None:
-    """Compares this trainer's description with the chief's, and waits until all trainers of this gang have done so.
+    """Compares this trainer's description with the chief's, and waits until all trainers of the gang have done so.
 
     Args:
-        fingerprint: The description of this trainer, which describe() has returned.
+        fingerprint: This trainer's description, as returned by describe().
         within_s: The longest wait in seconds.
         number: The number of the distribute() call, the same on all trainers.
 
     Raises:
-        UsageProblem: This trainer differs from the chief; the message names the first difference.
-        StoreTimeout: A trainer is missing; the first rank of the gang names it.
+        UsageProblem: This trainer's description differs from the chief's. The message names the first difference.
+        StoreTimeout: A trainer did not call this function in time. The message on the gang's first rank names it.
     """
     if environment.rank is None:
         raise ValueError("only trainers are compared")
     by = time.monotonic() + within_s
-    # In synchronous strategies all trainers restart together, so entries of earlier generations are obsolete.
+    # In synchronous strategies all trainers restart together, so each generation compares its descriptions anew.
     scope = f"agree/trainers/{environment.generation}" if environment.gang == "trainers" else "agree/run"
     if number:
         scope += f"/call-{number}"
-    if (
-        environment.attempt
-    ):  # The others have compared themselves earlier. A chief that returns compares itself with its own description.
+    if environment.attempt:
+        # The other trainers made the comparison earlier. A returning chief uses the description that it published then.
         _compare(store, scope, environment, fingerprint, by, within_s)
         return
     if environment.rank == 0:
@@ -160,7 +162,7 @@ def _compare(
 
 
 def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
-    """Waits for all ranks of the gang. The gang's first rank names the missing ranks."""
+    """Waits for all ranks of the gang. If some are missing, the error on the gang's first rank names them."""
     if environment.group_size == 1:
         return
     scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")
@@ -191,7 +193,7 @@ def _did_not_come(names: list[str], within_s: float) -> StoreTimeout:
 
 
 def _name_of(environment: Environment, rank: int) -> str:
-    """Returns the name of a trainer process by its rank, as in `Environment.name` if the process is listed."""
+    """Returns the name of the trainer process with this rank, as in `Environment.name`, if the process is listed."""
     listed = environment.peers.trainer_process(rank)
     return listed[0] if listed else f"rank {rank}" if rank else "the chief"
 

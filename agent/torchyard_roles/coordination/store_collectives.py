@@ -4,10 +4,10 @@ A *meeting* is one collective call of all trainers, such as mean(). Each rank st
 worker group marks the group's part as complete, and all ranks read the values of all groups. Meetings are numbered.
 
 In asynchronous strategies a group may restart while the others wait in a meeting. The group then joins the open
-meeting, which is the first meeting that no group has completed. If that meeting belongs to another line of the script,
-the group ended between two calls: it then repeats the earlier call and gets the same result as before. A resumed script
-also repeats the calls before its first new step. A part that the group had completed before its restart stays valid.
-Keys below `meet/<scope>/`:
+meeting, which is the first meeting that no group has completed. If the open meeting belongs to another line of the
+script, the group had ended between two calls. It then repeats the earlier call and gets the same result as before. A
+resumed script also repeats the calls before its first new step. A part that the group had completed before its restart
+stays valid. Keys below `meet/<scope>/`:
 
     3/0/1/2       value of rank 1 of group 0 in generation 2, in meeting 3 (3/0/1/2/7: its eighth piece)
     3/0/2         number of ranks of that generation that stored their value
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 MEET_WITHIN_S = 1800.0
-"""Longest time between the first and the last trainer's call, as in torch. Groups may restart meanwhile."""
+"""Longest time in seconds between the first and the last trainer's call, as in torch. Groups may restart meanwhile."""
 LOOK_EVERY_S = 0.5
-"""Interval in seconds at which a waiting rank checks whether the missing ones have ended."""
+"""Interval in seconds at which a waiting rank checks whether missing ranks have ended."""
 PIECE = 48 * 1024
 """The number of bytes of a value that are stored at one key."""
 LARGEST = 16 * 1024 * 1024
-"""Largest value in bytes, since each passes through the keeper."""
+"""Largest size of a value in bytes. The limit exists because each value passes through the keeper."""
 
 
 class StoreCollectives:
-    """The meetings of one rank. The caller must close `store`."""
+    """The collective calls of one rank through the join store. The caller must close `store`."""
 
     def __init__(self, store: JoinStore, environment: Environment) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class StoreCollectives:
         self._groups = sorted({trainer.group for trainer in trainers}) if self._asynchronous else [self._group]
         if not self._groups:
             self._groups = list(range(environment.groups))
-        # In synchronous strategies all trainers restart together, with new meetings.
+        # In synchronous strategies all trainers restart together, so each generation begins with new meetings.
         self._prefix = "meet/run" if self._asynchronous else f"meet/{environment.generation}"
         self._next = 0
         self._calls = 0
@@ -67,11 +67,11 @@ class StoreCollectives:
         Args:
             value: The value of this rank, at most 16 MiB.
             site: An identifier of the line of the script, the same on all ranks.
-            what: The name of the call in messages.
+            what: The name of the collective call in messages.
             resuming: Whether the script has not yet reached the point at which it resumes.
 
         Raises:
-            PeerLost: A trainer has ended without this call.
+            PeerLost: A trainer has ended before it made this call.
             StoreTimeout: A trainer did not make the call in time.
             StoreLost: The store cannot be reached.
             UsageProblem: The value is too large.
@@ -96,7 +96,10 @@ class StoreCollectives:
         return values
 
     def leave(self, *, stopped: bool) -> None:
-        """Declares that this rank makes no further calls. In a stopped run, the others continue without this rank."""
+        """Declares that this rank makes no further calls.
+
+        In a stopped run, the other ranks continue without this rank.
+        """
         environment = self._environment
         count = self._store.add(self._key("left", self._group, environment.generation), 1)
         if count == environment.group_size:
@@ -118,7 +121,7 @@ class StoreCollectives:
             store.compare_set(self._key(number, self._group), None, complete)
 
     def _wait(self, number: int, what: str) -> list[int]:
-        """Waits until all groups have completed their parts. Returns the groups that take part."""
+        """Waits until all groups have completed their parts of the meeting, and returns the groups that take part."""
         deadline = time.monotonic() + MEET_WITHIN_S
         present = list(self._groups)
         while True:
@@ -133,9 +136,11 @@ class StoreCollectives:
                 return present
 
     def _without_the_ended(self, number: int, groups: list[int], what: str) -> list[int]:
-        """Returns the groups that have made this call or have not ended. Raises PeerLost if a group ended without it.
+        """Returns the groups that have made this call or may still make it.
 
-        The end of a group is not an error in a stopped run, or after a restart, when the number of calls may differ
+        Raises PeerLost if a group ended without it.
+
+        PeerLost is not raised in a stopped run, and not after a restart, because the number of calls may then differ
         between groups. The result is the same on all ranks, since an ended group completes no further parts.
         """
         why = f"it has ended without calling {what}(), which all trainers must call"
@@ -168,9 +173,9 @@ class StoreCollectives:
         return site, b"".join([value, *rest])
 
     def _complete(self, number: int, site: str, pieces: int) -> None:
-        """Records a completed meeting, and deletes this rank's values of earlier ones.
+        """Records that a meeting is complete, and deletes the values that this rank stored for earlier meetings.
 
-        All ranks have read these values, since all of them take part in this meeting.
+        All ranks have read those values, because all of them have reached this meeting.
         """
         if self._asynchronous and self._is_first:
             self._store.set(self._key("site", site), str(number).encode())
@@ -188,7 +193,7 @@ class StoreCollectives:
         self._kept[site] = (number, pieces)
 
     def _first_calls(self, site: str, *, resuming: bool) -> tuple[str, int]:
-        """Returns what a restarted group does: `join` or `repeat`, and the number of the meeting.
+        """Returns what a restarted group does in its next call: `join` or `repeat`, and the number of the meeting.
 
         The result is the same on all ranks of the group.
         """
@@ -214,7 +219,7 @@ class StoreCollectives:
         return f"join {done}"
 
     def _present(self, number: int) -> list[int]:
-        """Returns the groups that have completed their part of a meeting so far."""
+        """Returns the groups that have already completed their part of a meeting."""
         return [group for group in self._groups if self._store.try_get(self._key(number, group)) is not None]
 
     def _missing(self, number: int, groups: list[int]) -> list[str]:
@@ -225,12 +230,12 @@ class StoreCollectives:
         return names
 
     def _missing_ranks(self, number: int) -> list[int]:
-        """Returns the missing ranks of this rank's own group."""
+        """Returns the ranks of this rank's group that are missing."""
         environment = self._environment
         keys = (self._key(number, self._group, rank, environment.generation) for rank in range(environment.group_size))
         return [rank for rank, key in enumerate(keys) if self._store.try_get(key) is None]
 
     def _place(self, group: int, rank: int) -> tuple[str, str]:
-        """Returns the name and address of a process of a group."""
+        """Returns the name and address of one process of a group."""
         listed = self._environment.peers.trainer_process(rank, group if self._asynchronous else None)
         return listed or (f"worker group {group}" if self._asynchronous else f"rank {rank}", "another host")

@@ -1,4 +1,4 @@
-"""A store of torch.distributed that is based on the join store, so that process groups need no TCPStore on rank 0."""
+"""A store for torch.distributed that uses the join store, so process groups need no TCPStore on rank 0."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 _alive: list[TorchStore] = []
-"""Keeps stores alive: a process group refers only to the C++ object, which fails without the Python one."""
+"""Keeps the Python objects alive: a process group refers only to the C++ object, which fails without the Python one."""
 
 
 class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml.
     """A store for `init_process_group(store=TorchStore(join_store, "pairs/"), rank=…, world_size=…)`.
 
-    The join store outlives process groups, and each group needs new keys: `prefix` must be unique, for example by
-    containing the generation. torch (2.13) calls two methods by their C++ names.
+    The join store outlives process groups, and each group needs new keys. `prefix` must therefore be unique, for
+    example by containing the generation. torch 2.13 calls two of the methods by their C++ names.
     """
 
     def __init__(self, store: JoinStore, prefix: str = "", timeout_s: float = 300.0) -> None:
@@ -34,14 +34,17 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse tor
         self._store.set(self._prefix + key, _as_bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Waits for a key up to the timeout, and returns its value. Raises StoreTimeout."""
+        """Waits for a key up to the timeout, and returns its value.
+
+        Raises StoreTimeout if the key is not set in time.
+        """
         return self._store.get(self._prefix + key, self._timeout_s)
 
     def add(self, key: str, amount: int) -> int:
         return self._store.add(self._prefix + key, amount)
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Sets a key if its value is `expected`, and returns the value afterwards, as torch's own stores do.
+        """Sets a key if its value is `expected`, and returns the value after the call, as torch's own stores do.
 
         An empty `expected` means that the key is not set. If the key is not set and `expected` is not empty, the result
         is `expected`.
@@ -62,7 +65,7 @@ class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse tor
     deleteKey = delete_key
 
     def num_keys(self) -> int:
-        """Returns the number of keys in the whole store, including other prefixes."""
+        """Returns the number of keys in the whole join store, including those with other prefixes."""
         return self._store.count()
 
     getNumKeys = num_keys

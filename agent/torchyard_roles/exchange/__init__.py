@@ -1,1 +1,1 @@
-"""Exchange of tensors between processes: authenticated connections, layouts of parameters and staging of chunks."""
+"""Exchange of tensors between processes: authenticated connections, parameter layouts and the staging of chunks."""

@@ -1,8 +1,8 @@
 """Staging of a worker's gradients and parameters as chunks, without copies where possible.
 
-On the CPU, a chunk needs no copy if it is one section of a contiguous tensor, which is true for nearly all bytes of a
-large model. Small parameters share chunks and are copied. GPU tensors are copied through pinned memory in a separate
-CUDA stream for each GPU, since copies in the default stream and the next step's kernels would wait for each other.
+A chunk on the CPU is not copied if it is one section of a contiguous tensor, as nearly all bytes of a large model are.
+Small parameters share chunks and are copied. GPU tensors are copied through pinned memory in a separate CUDA stream for
+each GPU, because copies in the default stream and the kernels of the next step would wait for each other.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 
 
 class Gradient(NamedTuple):
-    """The gradient of a chunk to send, 1-D on the CPU, with the numbers of pieces that lack a gradient.
+    """The gradient of a chunk, as a 1-D CPU tensor, and the numbers of the pieces that have no gradient.
 
-    If all pieces lack a gradient, `values` is None and `absent` is empty.
+    If no piece has a gradient, `values` is None and `absent` is empty.
     """
 
     values: torch.Tensor | None
@@ -28,10 +28,11 @@ class Gradient(NamedTuple):
 
 
 class Staging:
-    """The chunks of one worker's parameters, a sequence that may grow.
+    """The staging of one worker's parameters in chunks. Chunks may be added later.
 
     Args:
-        in_place: Whether new parameters are written to the model when they arrive. If not, install() writes them.
+        in_place: Whether new parameters are written to the model as soon as they are received. If not, install() writes
+            them.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], *, in_place: bool) -> None:
@@ -47,7 +48,7 @@ class Staging:
         self._fences: list[tuple[torch.cuda.Stream, torch.cuda.Event]] = []
 
     def fence(self) -> None:
-        """Orders this object's GPU work after all GPU work that the calling thread has issued so far.
+        """Makes this object's GPU copies wait for all GPU work that the calling thread has issued so far.
 
         The training thread calls this method before an exchange.
         """
@@ -60,7 +61,7 @@ class Staging:
 
     @contextmanager
     def _on_streams(self) -> Iterator[None]:
-        """Runs GPU copies in this object's streams, after the fence, and waits for their end."""
+        """Runs the GPU copies of a `with` block in this object's streams, after the fence, and waits for their end."""
         with ExitStack() as entered:
             fences = self._fences
             for stream, fence in fences:
@@ -71,7 +72,7 @@ class Staging:
                 stream.synchronize()
 
     def offer(self, gradients: Sequence[torch.Tensor | None], *, copied: bool) -> None:
-        """Sets the gradients for gradient(), one for each parameter.
+        """Sets the gradients that gradient() returns, one for each parameter.
 
         Args:
             copied: Whether the gradients are copied, because the script may change them later.
@@ -90,7 +91,7 @@ class Staging:
         self._gradients = kept
 
     def gradient(self, chunk: Chunk) -> Gradient:
-        """Returns a chunk of the offered gradients. Pieces without a gradient are zeros and listed as absent."""
+        """Returns a chunk of the offered gradients. Pieces that have no gradient are zero and are listed as absent."""
         sources = [self._gradients[piece.parameter] for piece in chunk.pieces]
         if all(source is None for source in sources):
             return Gradient(None, frozenset())
@@ -126,14 +127,14 @@ class Staging:
         return self._buffer(self._incoming, chunk)
 
     def arrived(self, chunk: Chunk) -> None:
-        """Handles a chunk whose target is filled."""
+        """Handles a chunk whose new parameters have been received."""
         if self._in_place and not self._is_direct(chunk):
             self._write(chunk)
 
     def install(self, chunks: Sequence[Chunk]) -> None:
-        """Writes received chunks to the model, unless they were written when they arrived."""
+        """Writes received chunks to the model, unless they were written when they were received."""
         if not self._in_place:
-            self.fence()  # Kernels of this step may still read the old parameters.
+            self.fence()  # GPU kernels of the current step may still read the old parameters.
             for chunk in chunks:
                 self._write(chunk)
 
@@ -147,11 +148,12 @@ class Staging:
                 part = part.to(parameter.device, non_blocking=True)
                 if parameter.is_contiguous():
                     place = parameter.view(-1)[piece.start : piece.stop]
-                    if not torch.equal(place, part):  # Unchanged values may still be in an autograd graph.
+                    # An autograd graph may still refer to unchanged values, so these are not overwritten.
+                    if not torch.equal(place, part):
                         place.copy_(part)
                 else:
-                    # For a parameter in a different layout, such as channels_last, a row-major copy is changed and
-                    # written back by one thread at a time.
+                    # If the parameter is not contiguous, as in channels_last, a row-major copy is changed and written
+                    # back by one thread at a time.
                     with self._writing:
                         rows = parameter.contiguous()
                         place = rows.view(-1)[piece.start : piece.stop]
@@ -177,7 +179,7 @@ def _is_flat(tensor: torch.Tensor, chunk: Chunk) -> bool:
 
 
 class PackedTensors:
-    """Tensors that no optimizer steps, such as buffers, packed into one tensor of bytes."""
+    """Tensors that no optimizer updates, such as buffers, packed into one tensor of bytes."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._tensors = [tensor for tensor in tensors if tensor.numel()]
@@ -187,19 +189,20 @@ class PackedTensors:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
 
     def packed(self) -> torch.Tensor:
-        """Returns a packed copy as a tensor of torch.uint8."""
+        """Returns a packed copy of the tensors as a tensor of torch.uint8."""
         return torch.cat([one.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for one in self._tensors])
 
     def unpack(self, row: torch.Tensor) -> None:
-        """Fills the tensors with the values that packed() has returned in another process."""
+        """Fills the tensors with the packed values that another process has sent."""
         start = 0
         for tensor in self._tensors:
             size = tensor.numel() * tensor.element_size()
-            values = row[start : start + size].clone().view(tensor.dtype)  # The clone is aligned for its dtype.
+            # The clone has the alignment that the dtype needs.
+            values = row[start : start + size].clone().view(tensor.dtype)
             start += size
             values = values.view(tensor.shape).to(tensor.device)
             if not torch.equal(tensor, values):
                 # The tensor is changed through `.data`, whose changes autograd does not track, as in batch norm's own
-                # updates. Otherwise autograd would reject a backward pass whose graph has saved the buffer, although
-                # the pass does not use its values.
+                # updates. Otherwise autograd would reject a backward pass whose graph contains the buffer, even if the
+                # pass does not use the buffer's values.
                 tensor.data.copy_(values)

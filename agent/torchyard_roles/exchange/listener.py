@@ -1,8 +1,8 @@
 """The listening side of connections: accepting, authenticating and counting clients.
 
-Any process on the data network can connect. At most UNAUTHENTICATED clients that are not authenticated are kept, so
-they cannot exhaust the descriptors; a failed accept() may be repeated; refusals are counted and logged at most once a
-minute.
+Any process on the data network can connect. The number of connections that are not authenticated yet is limited to
+UNAUTHENTICATED, so they cannot exhaust the file descriptors. A failed accept() may be repeated. Refused clients are
+counted, and logged at most once a minute.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.tensor_connection import Connection
 
 UNAUTHENTICATED = 128
-"""Maximum number of connections that are not authenticated yet; beyond it, the oldest is closed."""
+"""Maximum number of connections that are not authenticated yet. If there are more, the oldest is closed."""
 RETRY_PAUSE_S = 0.05
-"""Pause in seconds after a failed accept(), for example without free descriptors."""
+"""Pause in seconds after a failed accept(), for example if there are no free file descriptors."""
 _IS_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
 class Admission:
-    """The admission of clients of `listener`. The owner authenticates each client on a separate thread."""
+    """Accepts the clients of `listener`. The owner authenticates each client on a separate thread."""
 
     def __init__(self, listener: socket.socket, key: bytes, name: str) -> None:
         self.refusals = RefusedConnections()
@@ -38,13 +38,13 @@ class Admission:
         self._unauthenticated: dict[socket.socket, None] = {}
 
     def accept(self) -> socket.socket | None:
-        """Returns the next client for authenticate(), or None after a timeout or a failed accept().
+        """Returns the socket of the next client, for authenticate(), or None after a timeout or a failed accept().
 
         Raises OSError once the listener is closed.
         """
         try:
             caller, _ = self._listener.accept()
-        except socket.timeout:  # In Python 3.9 this is not the built-in TimeoutError.
+        except socket.timeout:  # In Python 3.9, socket.timeout is not the built-in TimeoutError.
             return None
         except OSError as error:
             if error.errno in _IS_CLOSED:
@@ -59,11 +59,14 @@ class Admission:
                 del self._unauthenticated[oldest]
         if oldest is not None:
             with suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # The thread that authenticates the client closes this socket.
+                oldest.shutdown(socket.SHUT_RDWR)  # The socket is closed by the thread that authenticates its client.
         return caller
 
     def authenticate(self, caller: socket.socket) -> tuple[Connection, dict[str, Any]] | None:
-        """Returns a client's connection and introduction, or None if the client lacks the key. Takes at most 5 s."""
+        """Returns a client's connection and introduction, or None if the client does not have the key.
+
+        Takes at most 5 s.
+        """
         try:
             return Connection.accept(caller, self._key)
         except (ProtocolError, PeerLost) as error:
@@ -74,14 +77,14 @@ class Admission:
                 self._unauthenticated.pop(caller, None)
 
     def refuse(self, message: str) -> None:
-        """Counts a refusal, and logs at most one refusal per minute."""
+        """Counts a refused client, and logs at most one refusal per minute."""
         line = self.refusals.note(f"{self._name}: {message}")
         if line:
             print(f"torchyard: {line}", file=sys.stderr, flush=True)
 
 
 class Connections:
-    """The open connections of a server, and their traffic. All methods are thread-safe."""
+    """The open connections of a server, with the number of bytes they have transferred. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,7 +99,7 @@ class Connections:
             self._open.add(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Removes a closed connection. Its bytes remain in the totals."""
+        """Removes a closed connection. Its bytes remain in the totals of traffic()."""
         with self._lock:
             self._open.discard(connection)
             sent, received = self._past
@@ -111,7 +114,7 @@ class Connections:
             return sent, received
 
     def close(self) -> None:
-        """Shuts down all open connections, which the serving threads then close."""
+        """Shuts down all open connections. The threads that serve them then close them."""
         with self._lock:
             connections = list(self._open)
         for connection in connections:

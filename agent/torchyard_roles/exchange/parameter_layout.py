@@ -26,15 +26,16 @@ from torchyard_roles.exchange.tensor_connection import dtype_name
 SMALLEST_CHUNK = 64 * 1024
 LARGEST_CHUNK = 4 * 1024 * 1024
 ADDED = 1 << 32
-"""Smallest number of a chunk of a parameter that is added to a layout later."""
+"""The smallest number for a chunk of a parameter that is added to a layout later."""
 CHUNKS_A_SHARD = 256
-"""Number of chunks into which a shard is divided, unless a chunk would be smaller or larger than allowed. With more
-chunks, a larger part of the exchange overlaps: the first and the last chunk do not.
+"""Number of chunks into which a shard is divided, unless a chunk would be smaller or larger than allowed.
+
+The first and the last chunk do not overlap with other work, so with more chunks a larger part of the exchange overlaps.
 """
 SMALLEST_BEHIND_COMPUTING = 256 * 1024
 CHUNKS_BEHIND_COMPUTING = 8
-"""Number of chunks into which a shard is divided if its exchange overlaps with computing. Fewer chunks are better then:
-each holds the GIL for 0.1 ms or more, during which the training thread waits."""
+"""Number of chunks into which a shard is divided if its exchange overlaps with computing. Fewer chunks are better in
+this case, because each chunk holds the GIL for 0.1 ms or more, during which the training thread waits."""
 
 
 class Entry(NamedTuple):
@@ -44,7 +45,7 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     group: int
-    """The optimizer's parameter group."""
+    """The index of the optimizer's parameter group that contains the parameter."""
 
     @property
     def elements(self) -> int:
@@ -100,7 +101,7 @@ class Layout:
     """The trainable parameters in order.
 
     Args:
-        whole_parameters: Whether parameters must not be divided into shards or chunks.
+        whole_parameters: Whether each parameter must be in one shard and one chunk.
     """
 
     entries: tuple[Entry, ...]
@@ -110,10 +111,10 @@ class Layout:
     def of(
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer, whole_parameters: bool = False
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
-        """Returns the layout, and the model's parameters in the order of the layout.
+        """Returns the layout of a model, and the model's parameters in the order of the layout.
 
-        A shared parameter is counted once. Frozen parameters and parameters that the optimizer does not hold are left
-        out. Raises UsageProblem if the optimizer trains tensors that are not parameters of the model.
+        A shared parameter is counted once. Frozen parameters, and parameters that no optimizer trains, are left out.
+        Raises UsageProblem if the optimizer trains tensors that are not parameters of the model.
         """
         group_of = {id(held): number for number, group in enumerate(optimizer.param_groups) for held in group["params"]}
         entries: list[Entry] = []
@@ -121,7 +122,7 @@ class Layout:
         for name, parameter in model.named_parameters():  # named_parameters() yields a shared parameter only once.
             group = group_of.pop(id(parameter), None)
             if not parameter.requires_grad or group is None:
-                # A trainable parameter without an optimizer is not stepped in a single process either.
+                # The optimizer does not update this parameter, so it is not part of the layout.
                 continue
             entries.append(Entry(name, tuple(parameter.shape), dtype_name(parameter.dtype), group))
             parameters.append(parameter)
@@ -141,7 +142,7 @@ class Layout:
     def shards(self, count: int, weights: Sequence[float] | None = None) -> list[tuple[Piece, ...]]:
         """Divides the parameters into `count` contiguous shards of equal size in bytes, or in proportion to `weights`.
 
-        The size of each shard is exact to one element (with `whole_parameters`, to half a parameter at each end).
+        The size of each shard is exact to one element or, with `whole_parameters`, to half a parameter at each end.
         Shards may be empty, for example if there are more shards than elements.
         """
         shares = list(weights) if weights is not None else [1.0] * count
@@ -151,7 +152,7 @@ class Layout:
         ends = [self.bytes * share / whole for share in accumulate(shares)]
         ends[-1] = float(self.bytes)
         shards: list[list[Piece]] = [[] for _ in range(count)]
-        shard, before = 0, 0  # `before` is the number of bytes before the parameter.
+        shard, before = 0, 0  # `before` is the number of bytes before the current parameter.
         for number, entry in enumerate(self.entries):
             start = 0
             while start < entry.elements:
@@ -166,9 +167,9 @@ class Layout:
         return [tuple(pieces) for pieces in shards]
 
     def _cut(self, entry: Entry, before: int, end: float) -> int:
-        """Returns the number of elements from the start of an entry, at byte `before`, to byte `end`, rounded.
+        """Returns how many elements of an entry, which starts at byte `before`, lie before byte `end`, rounded.
 
-        With `whole_parameters` it is 0 or the size of the entry.
+        With `whole_parameters` the result is 0 or the size of the entry.
         """
         inside = (end - before) / entry.element_bytes
         if self.whole_parameters:
@@ -179,8 +180,8 @@ class Layout:
         """Divides `count` shards into chunks, and returns all chunks in order.
 
         Args:
-            chunk_bytes: The largest chunk in bytes, except for a parameter that may not be divided. None derives the
-                size from the size of a shard.
+            chunk_bytes: The maximum size of a chunk in bytes, except for a parameter that must not be divided. If None,
+                it is derived from the size of a shard.
         """
         if chunk_bytes is None:
             chunk_bytes = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, self.bytes // count // CHUNKS_A_SHARD))
@@ -212,11 +213,11 @@ class Layout:
         return chunks
 
     def chunk_bytes_behind_computing(self, count: int) -> int:
-        """Returns the chunk size for `count` shards that are exchanged while the worker computes."""
+        """Returns the maximum size of chunks for `count` shards whose exchange overlaps with computing."""
         return min(LARGEST_CHUNK, max(SMALLEST_BEHIND_COMPUTING, self.bytes // count // CHUNKS_BEHIND_COMPUTING))
 
     def by_shard(self, count: int, chunk_bytes: int | None = None) -> list[list[Chunk]]:
-        """Returns the chunks of each of `count` shards."""
+        """Returns a list of chunks for each of `count` shards."""
         shards: list[list[Chunk]] = [[] for _ in range(count)]
         for chunk in self.chunks(count, chunk_bytes):
             shards[chunk.shard].append(chunk)
@@ -239,7 +240,7 @@ class Layout:
 
     @classmethod
     def read(cls, fingerprint: str) -> Layout:
-        """Reads the layout from its fingerprint. Raises ValueError."""
+        """Restores the layout from its fingerprint. Raises ValueError if the fingerprint is invalid."""
         try:
             data: dict[str, Any] = json.loads(fingerprint)
             entries = tuple(
@@ -256,9 +257,9 @@ class Layout:
         return cls(entries, whole)
 
     def difference(self, other: Layout) -> str:
-        """Returns how another layout differs, or "" if it is equal.
+        """Returns how another layout differs, or "" if both are equal.
 
-        The text is a clause that continues a sentence beginning with "it".
+        The text is a clause whose subject "it" is the other layout.
         """
         for mine, its in zip(self.entries, other.entries):
             if mine != its:
@@ -269,10 +270,11 @@ class Layout:
 
 
 def added_chunks(entry: Entry, count: int, chunk_bytes: int | None, *, whole: bool) -> list[Chunk]:
-    """Returns the chunks of one parameter that is added later, on `count` shards. Their pieces refer to parameter 0.
+    """Returns the chunks of a parameter that is added later, for `count` shards. Their pieces refer to parameter 0.
 
-    Shards and numbers depend only on the parameter's name, shape and dtype, so that all processes compute the same
-    chunks regardless of other added parameters. A parameter that is small or must stay whole is assigned to one shard.
+    The chunks' shards and numbers depend only on the parameter's name, shape and dtype, so all processes compute the
+    same chunks regardless of other added parameters. A parameter that is small or must stay whole is assigned to one
+    shard.
     """
     layout = Layout((entry,), whole)
     if whole or entry.bytes <= SMALLEST_CHUNK:
@@ -294,7 +296,7 @@ def words(entry: Entry) -> str:
 
 
 def dtype_named(name: str) -> torch.dtype:
-    """Returns the dtype with a name, such as torch.float32 for `float32`. Raises ValueError for an unknown name."""
+    """Returns the dtype with this name, such as torch.float32 for `float32`. Raises ValueError if there is none."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is not a dtype of torch {torch.__version__}")

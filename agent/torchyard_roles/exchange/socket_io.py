@@ -13,18 +13,18 @@ PROBES = 3
 
 
 def tune(sock: socket.socket, dead_after_s: int) -> None:
-    """Sets the socket to send small messages at once, and to detect a dead peer within about `dead_after_s` seconds.
+    """Makes a socket send small messages at once, and detect a dead peer within about `dead_after_s` seconds.
 
     An idle connection is probed, and a connection with unacknowledged data times out. The kernel chooses the sizes of
-    buffers and grows them as needed: fixed sizes gained nothing on loopback, and on slow links large buffers delay
-    later chunks. Between two processes on one host, the congestion control is reno, because BBR paces with a timer for
-    every 64 KiB, which took a quarter of a reducer's CPU time.
+    the buffers: fixed sizes did not increase the throughput on loopback, and on slow links large buffers delay later
+    chunks. Between two processes on one host, the congestion control is reno, because BBR uses a timer for every 64
+    KiB, which took a quarter of a reducer's CPU time.
     """
     if sock.family == socket.AF_UNIX:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with suppress(OSError, AttributeError):
-        # The peer may already have disconnected, and the option exists only on Linux.
+        # The peer may already have disconnected, and TCP_CONGESTION exists only on Linux.
         if sock.getsockname()[0] == sock.getpeername()[0]:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -41,7 +41,7 @@ def tune(sock: socket.socket, dead_after_s: int) -> None:
 def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> FrameCodec:
     """Performs one side of the handshake, until a deadline on the monotonic clock.
 
-    The socket has a timeout afterwards. Raises OSError or AuthenticationError.
+    The socket has a timeout afterwards. Raises OSError or AuthenticationError if the handshake fails.
     """
     sock.settimeout(max(0.01, deadline - time.monotonic()))
     sock.sendall(handshake.to_send)
@@ -51,7 +51,7 @@ def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> 
 
 
 def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
-    """Reads exactly `size` bytes, until a deadline on the monotonic clock, or if it is 0, with the socket's timeout."""
+    """Reads exactly `size` bytes, until `by` on the monotonic clock or, if it is 0, with the socket's timeout."""
     buffer = bytearray(size)
     view, done = memoryview(buffer), 0
     while done < size:
@@ -62,14 +62,14 @@ def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes
 
 
 def read_into(sock: socket.socket, view: memoryview) -> None:
-    """Fills the view with data from a blocking socket."""
+    """Fills a view completely with data from a blocking socket."""
     done = 0
     while done < len(view):
         done += _receive_some(sock, view[done:])
 
 
 def _receive_some(sock: socket.socket, view: memoryview) -> int:
-    # MSG_WAITALL lets the kernel fill the whole view of a blocking socket without taking the GIL in between.
+    # With MSG_WAITALL, the kernel fills the whole view without returning to Python in between.
     count = sock.recv_into(view, 0, socket.MSG_WAITALL)
     if not count:
         raise ConnectionResetError("it closed the connection")
@@ -77,7 +77,7 @@ def _receive_some(sock: socket.socket, view: memoryview) -> int:
 
 
 def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
-    """Sends all parts, which empties the list, and returns the number of bytes sent."""
+    """Sends all parts, removes them from the list, and returns the number of bytes sent."""
     total = 0
     while parts:
         sent = sock.sendmsg(parts)
@@ -87,7 +87,7 @@ def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
 
 
 def send_some(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
-    """Sends without waiting, leaves the rest in `parts`, and returns the number of bytes sent."""
+    """Sends as much as possible without waiting, leaves the rest in `parts`, and returns the number of bytes sent."""
     try:
         sent = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -97,7 +97,7 @@ def send_some(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
 
 
 def _drop(parts: list[bytes | memoryview], sent: int) -> None:
-    """Removes the first `sent` bytes from the parts."""
+    """Removes the first `sent` bytes from the list of parts."""
     while parts and sent >= len(parts[0]):
         sent -= len(parts.pop(0))
     if sent:

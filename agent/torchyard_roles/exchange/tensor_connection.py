@@ -1,12 +1,12 @@
 """Authenticated connections that transfer tensors between two processes of a run.
 
-Both ends prove that they have the exchange key (`torchyard_agent.protocol.authenticated_transport`). A message is a
-header, which is a JSON object in a frame with a MAC, followed by the raw bytes of at most one tensor, which are sent
-from and received into the tensor's memory. Nothing is unpickled, and the size and dtype in the header are compared with
-the receiving tensor before any byte is received. The bytes have no MAC and are not encrypted.
+Both ends prove that they know the run's key (`torchyard_agent.protocol.authenticated_transport`). A message consists of
+a header, which is a JSON object in a frame with a MAC, and the raw bytes of at most one tensor. The bytes are sent from
+the tensor's memory, and received into the memory of another tensor. Nothing is unpickled, and the size and dtype in the
+header are compared with the receiving tensor before any byte is received. The bytes have no MAC and are not encrypted.
 
-A dead host is detected after about 7 s (DEAD_AFTER_S). The kernel also treats a receiver as dead if its window stays
-full for that time, so receivers must keep reading, and senders limit their data by credit.
+A dead host is detected after about 7 s (DEAD_AFTER_S). The kernel also treats a receiver as dead if its receive buffer
+stays full for that time. Therefore receivers must keep reading, and senders have a limit (credit) on unread data.
 
 On loopback, a rate of 2 to 4 GB/s was measured in one direction with chunks of 1 MiB, with one core fully used at each
 end.
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "Peer", "dtype_name", "listen", "listen_at"]
 
 MAX_HEADER = 64 * 1024
-"""Largest header in bytes. Longer data, such as a model's fingerprint, is sent as a tensor of uint8."""
+"""Largest size of a header in bytes. Longer data, such as a model's fingerprint, is sent as a tensor of uint8."""
 DEAD_AFTER_S = 7
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 ONE_ATTEMPT_S = 5.0
 DRAIN_S = 2.0
 AHEAD = 4096
-"""Size of the read buffer, so that one system call reads a header and the start of its payload."""
+"""Size in bytes of the read buffer, with which one system call reads a header and the start of its payload."""
 
 
 def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
@@ -64,11 +64,14 @@ def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
 
 
 def listen_at(peer: Peer) -> socket.socket:
-    """Listens at the address of this replica, or at all addresses if the host lacks it. Raises EnvironmentProblem."""
+    """Listens at the address of this replica, or at all addresses if the host does not have this address.
+
+    Raises EnvironmentProblem if this fails.
+    """
     try:
         return listen(peer.address, peer.port)
     except OSError as first:
-        try:  # The host may lack the address, for example behind NAT.
+        try:  # The host may not have the address, for example behind NAT.
             return listen("::" if ":" in peer.address else "0.0.0.0", peer.port)
         except OSError:
             why = f"{peer.name} cannot listen on {peer.address}:{peer.port}: {first.strerror}."
@@ -78,9 +81,9 @@ def listen_at(peer: Peer) -> socket.socket:
 class Connection:
     """One end of a connection. Any thread may send, but only one thread at a time may receive.
 
-    Except in post(), PeerLost is raised if the peer has ended or the connection is closed. ProtocolError is raised for
-    invalid messages.
-    `sent_bytes` and `received_bytes` include headers, but neither the handshake nor the overhead of TCP.
+    All methods except post() raise PeerLost if the peer has ended or the connection is closed, and ProtocolError if a
+    message is invalid. `sent_bytes` and `received_bytes` include headers, but neither the handshake nor the overhead of
+    TCP.
     """
 
     def __init__(self, sock: socket.socket, codec: FrameCodec, peer: str, host: str) -> None:
@@ -99,9 +102,9 @@ class Connection:
         """Messages that were posted before answer(); they are sealed when they are sent."""
         self._ahead = memoryview(bytearray(AHEAD))
         self._ahead_start = self._ahead_end = 0
-        self._filling: memoryview | None = None  # The part of a payload's tensor that is not filled yet.
+        self._filling: memoryview | None = None  # The part of the receiving tensor that is not filled yet.
         self._closed = False
-        self._pending: tuple[int, str] | None = None  # The size and dtype of the payload that follows the last header.
+        self._pending: tuple[int, str] | None = None  # The size and dtype of the last header's payload.
 
     @classmethod
     def connect(
@@ -109,9 +112,9 @@ class Connection:
     ) -> tuple[Connection, dict[str, Any]]:
         """Connects to `peer`, and returns the connection and the answer to the introduction.
 
-        The introduction should contain this process's "name". While the peer does not listen, attempts are repeated
-        until the deadline, after which PeerLost is raised. Raises ProtocolError if the listener has another key or
-        refuses the introduction.
+        The introduction should contain this process's "name". Attempts are repeated while the peer does not listen.
+        PeerLost is raised after the deadline. Raises ProtocolError if the listener has another key or refuses the
+        introduction.
         """
         deadline = time.monotonic() + deadline_s
         pause = FIRST_PAUSE_S
@@ -136,9 +139,9 @@ class Connection:
             tune(sock, DEAD_AFTER_S)
             by = time.monotonic() + authenticated_transport.HANDSHAKE_DEADLINE_S
             connection = cls(sock, authenticate(sock, CallerHandshake(key), by), peer.name, peer.address)
-            # The answer of a busy process can take longer than a handshake, and longer than the deadline of a short
-            # attempt. If this process gave up and called again, the abandoned session would be reported to the group
-            # as the loss of this process.
+            # A busy peer may need longer to answer than a handshake or the deadline of a short attempt allows. If this
+            # process gave up and connected again, the peer would report the abandoned session to the group as the loss
+            # of this process.
             sock.settimeout(max(authenticated_transport.HANDSHAKE_DEADLINE_S, deadline - time.monotonic()))
             connection.send(introduction)
             answer = connection.receive()
@@ -149,7 +152,7 @@ class Connection:
         except AuthenticationError as error:
             sock.close()
             raise ProtocolError(f"{peer.name} on {peer.address} was refused: {error}.") from None
-        except BaseException:  # The socket is also closed if a BaseException ends the handshake.
+        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
             sock.close()
             raise
         if "refused" in answer:
@@ -161,10 +164,10 @@ class Connection:
     def accept(cls, sock: socket.socket, key: bytes) -> tuple[Connection, dict[str, Any]]:
         """Authenticates the client on an accepted socket, and returns the connection and the client's introduction.
 
-        This takes about 5 s at most. The next call must be answer() or refuse().
+        This takes about 5 s at most. The caller must then call answer() or refuse().
 
         Raises:
-            ProtocolError: The client lacks the key or failed the handshake. The socket is closed.
+            ProtocolError: The client does not have the key, or failed the handshake. The socket is closed.
             PeerLost: The client did not send its introduction in time. The socket is closed.
         """
         host = "this host"
@@ -181,14 +184,17 @@ class Connection:
         except (AuthenticationError, OSError) as error:
             sock.close()
             raise ProtocolError(f"A caller from {host} was refused: {_reason(error)}.") from None
-        except BaseException:  # The socket is also closed if a BaseException ends the handshake.
+        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
             sock.close()
             raise
         connection.peer = str(introduction.get("name", connection.peer))
         return connection, introduction
 
     def answer(self, answer: dict[str, Any]) -> None:
-        """Accepts the client, whose connect() returns this answer. Messages posted earlier follow the answer."""
+        """Accepts the client, whose connect() then returns `header`.
+
+        Messages that were posted earlier are sent after it.
+        """
         with self._sending:
             self._send_now(answer, None)
             early, self._early = self._early or [], None
@@ -196,7 +202,7 @@ class Connection:
                 self.post(header, payload)
 
     def refuse(self, message: str) -> None:
-        """Refuses the client, whose connect() raises ProtocolError with this message."""
+        """Refuses the client, whose connect() then raises ProtocolError with this message."""
         try:
             with self._sending:
                 self._send_now({"refused": message}, None)
@@ -206,7 +212,7 @@ class Connection:
     def send(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
         """Sends a header, and a tensor if given, and returns when the kernel has accepted all bytes.
 
-        The payload must be contiguous and on the CPU. Its "bytes" and "dtype" are added to the header.
+        The tensor must be contiguous and on the CPU. Its size and type are added to the header as "bytes" and "dtype".
         """
         with self._sending:
             self._sending.wait_for(lambda: not self._backlog or self._closed)
@@ -215,7 +221,7 @@ class Connection:
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
         """Sends without waiting: a background thread sends the bytes that the kernel does not accept immediately.
 
-        The payload must not change until it is sent. The loss of the peer is raised only when receiving.
+        The tensor must not change until it is sent. If the peer is lost, only receiving raises an error.
         """
         with self._sending:
             if self._early is not None:
@@ -238,7 +244,7 @@ class Connection:
             self._sending.wait_for(lambda: not self._backlog or self._closed, timeout=within_s)
 
     def _message(self, header: dict[str, Any], payload: torch.Tensor | None) -> list[bytes | memoryview]:
-        """Returns the parts of the next message. The caller must hold the sending lock."""
+        """Returns the parts of a message, ready to be sent next. The caller must hold the sending lock."""
         view = None
         if payload is not None:
             view = _memory(payload)
@@ -289,7 +295,7 @@ class Connection:
         return self._receive(0)
 
     def receive_now(self) -> dict[str, Any] | None:
-        """Receives the next header without waiting, or returns None if the header is not complete yet."""
+        """Receives the next header without waiting. Returns None if the header is not complete yet."""
         try:
             return self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -319,15 +325,16 @@ class Connection:
     def receive_into(self, tensor: torch.Tensor) -> None:
         """Receives the payload of the last header into the memory of a contiguous CPU tensor.
 
-        Raises ProtocolError before any byte is received if size or dtype differ.
+        If the size or dtype of the tensor differs from the header's, ProtocolError is raised before any byte is
+        received.
         """
         self._read(self._place(tensor))
 
     def receive_into_now(self, tensor: torch.Tensor) -> bool:
-        """Continues to receive a payload without waiting, like receive_into().
+        """Receives as much of a payload as is available without waiting, and otherwise works like receive_into().
 
         Returns:
-            False if the payload is incomplete, in which case the caller must call again later with the same tensor.
+            False if the payload is incomplete. The method must then be called again later with the same tensor.
         """
         view = self._filling
         if view is None:
@@ -349,7 +356,10 @@ class Connection:
         return True
 
     def _place(self, tensor: torch.Tensor) -> memoryview:
-        """Returns the memory of a tensor that must have the size and dtype of the pending payload."""
+        """Returns a view of a tensor's memory.
+
+        The tensor must have the size and dtype of the payload to be received.
+        """
         size, dtype = self._pending or (0, "none")
         view = _memory(tensor)
         if size != len(view) or dtype != dtype_name(tensor.dtype):
@@ -360,7 +370,7 @@ class Connection:
         return view
 
     def discard(self) -> None:
-        """Receives and drops the payload of the last header, if it has one."""
+        """Receives and discards the payload of the last header, if it has one."""
         size, _ = self._pending or (0, "")
         scratch = memoryview(bytearray(min(size, 1 << 20)))
         left = size
@@ -374,9 +384,12 @@ class Connection:
         self._received()
 
     def drain(self) -> None:
-        """Reads until the peer closes or is silent, for about DRAIN_S. Must precede close() if the peer may be sending.
+        """Reads for about DRAIN_S, until the peer closes or sends nothing.
 
-        Closing a connection with unread bytes resets it, and the peer may lose the data that was sent last.
+        Must precede close() if the peer may be sending.
+
+        Closing a connection that has unread bytes resets it, and the peer may then lose the data that was sent to it
+        last.
         """
         scratch = bytearray(1 << 20)
         deadline = time.monotonic() + DRAIN_S
@@ -387,7 +400,7 @@ class Connection:
                 pass
 
     def _take(self, size: int, flags: int) -> bytes:
-        """Returns the next `size` bytes of a frame, which are read ahead into a buffer."""
+        """Returns the next `size` bytes of a frame. Bytes after them may be read into the buffer."""
         while self._ahead_end - self._ahead_start < size:
             if self._ahead_start:
                 rest = bytes(self._ahead[self._ahead_start : self._ahead_end])
@@ -435,16 +448,19 @@ class Connection:
         return self._socket.fileno()
 
     def cut(self) -> None:
-        """Shuts the connection down. A receiving thread gets PeerLost. The descriptor remains valid until close()."""
+        """Shuts the connection down. A receiving thread then gets PeerLost.
+
+        The descriptor remains valid until close().
+        """
         self._closed = True
-        with suppress(OSError):  # The peer may have closed the connection.
+        with suppress(OSError):  # The peer may already have closed the connection.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Shuts the connection down, and closes the descriptor once no thread is sending. May be called twice.
+        """Shuts the connection down, and closes the descriptor once no thread is sending. May be called repeatedly.
 
-        The receiving thread must call this method, or must have ended: the number of a closed descriptor is reused, so
-        that a thread could receive from another connection.
+        Only the receiving thread may call this method, unless it has ended: the number of a closed descriptor is
+        reused, so a thread that still receives could read from another connection.
         """
         self.cut()
         with self._sending:
@@ -466,7 +482,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:
-    """Returns a view of the tensor's memory, valid as long as the tensor exists. This function does not need numpy."""
+    """Returns a view of the tensor's memory, valid as long as the tensor exists. numpy is not needed."""
     if not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"only contiguous tensors on the CPU can be sent, not one on {tensor.device}")
     if not tensor.nbytes:
@@ -476,7 +492,7 @@ def _memory(tensor: torch.Tensor) -> memoryview:
 
 @lru_cache(maxsize=256)
 def _bytes_of(size: int) -> Any:
-    """Returns the ctypes array type of a size, which is cached because its creation is slow."""
+    """Returns the ctypes array type of a size. Types are cached because creating one is slow."""
     return ctypes.c_char * size
 
 

@@ -1,11 +1,12 @@
 """Encodings of floating-point tensors for slow links: unchanged, bfloat16, and integers with a scale per block.
 
-An integer wire divides a tensor into blocks of 256 values. A block is sent as its scale, which is the largest magnitude
-divided by the largest integer, in float32, and the integers: 260 bytes for int8, 132 for int4 (two integers per byte).
-Values are rounded to the nearest integer, so that the error is at most half the scale. The last block may be shorter.
-A block with a value that is not finite decodes to NaN.
+An integer encoding divides a tensor into blocks of 256 values. A block is sent as a scale and 256 integers, which take
+260 bytes for int8 and 132 bytes for int4 (two integers per byte). The scale is the largest magnitude in the block
+divided by the largest integer, in float32. Values are rounded to the nearest integer, so the error is at most half the
+scale. The last block may be shorter. A block with a value that is not finite decodes to NaN.
 
-Work proceeds in pieces that fit the cache. Encoded tensors are of torch.uint8, and cut() divides them between blocks.
+Tensors are processed in pieces that fit in the CPU cache. Encoded tensors have the dtype torch.uint8, and cut() divides
+them between blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 BLOCK = 256
 SCALE_BYTES = 4
 PIECE_BLOCKS = 128
-"""Blocks of a piece, which is 128 KiB of float32 and the largest that torch does not divide among threads."""
+"""Number of blocks in a piece. A piece is 128 KiB of float32, the most that torch does not divide among threads."""
 SMALLEST_SCALE = 2.0**-126
 """Smallest scale, so that neither a scale nor its reciprocal is 0, infinite or subnormal."""
 LARGEST = {"int8": 127, "int4": 7}
@@ -25,7 +26,7 @@ WIRES = ("float32", "bfloat16", *LARGEST)
 
 
 class WireCodec:
-    """The codec for one of WIRES. `float32` leaves values unchanged, also those of float64."""
+    """The codec for one of WIRES. `float32` leaves all values unchanged, including those of float64 tensors."""
 
     def __init__(self, wire: str) -> None:
         if wire not in WIRES:
@@ -45,17 +46,20 @@ class WireCodec:
         return blocks * self._block_bytes + (SCALE_BYTES + _packed_bytes(rest, self._largest) if rest else 0)
 
     def cut(self, elements: int, number: int, of: int) -> slice:
-        """Returns the elements in share `number` of `of` nearly equal shares of a tensor. No block is divided."""
+        """Returns the range of elements of part `number` of `of` nearly equal parts of a tensor.
+
+        No block is divided.
+        """
         step = BLOCK if self._largest else 1
         blocks = -(-elements // step)
         return slice(min(blocks * number // of * step, elements), min(blocks * (number + 1) // of * step, elements))
 
     def encode(self, values: torch.Tensor, error: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the encoded values of a contiguous 1-D tensor, which share its memory if the wire is exact.
+        """Returns the encoded values of a contiguous 1-D tensor, which share its memory if the encoding is exact.
 
         Args:
-            error: The accumulated error, which is added to the values and replaced by the error of the result. It is
-                ignored if the wire is exact.
+            error: The rounding error so far, which is added to the values and then replaced by the error of this
+                encoding. It is ignored if the encoding is exact.
         """
         if self.is_exact:
             return values.view(torch.uint8)
@@ -89,7 +93,7 @@ class WireCodec:
             total[start:stop].add_(self._decode_piece(part, decoded[: stop - start], scratch), alpha=weight)
 
     def _pieces(self, encoded: torch.Tensor, elements: int) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """Yields the pieces of a tensor with their bytes. A short last block is a piece of its own."""
+        """Yields the pieces of a tensor, each with its encoded bytes. A short last block is a piece of its own."""
         start = position = 0
         while start < elements:
             stop = min(start + PIECE_BLOCKS * BLOCK, elements)
@@ -112,7 +116,7 @@ class WireCodec:
         if self.wire == "int8":
             target[:, SCALE_BYTES:].view(torch.int8).copy_(integers)
             return
-        # Byte i holds integer i and integer i + half of its block, both increased by 8.
+        # Byte i holds integers i and i + half of its block. Both are increased by 8, so that they are not negative.
         integers.add_(8)
         half = (rows.shape[1] + 1) // 2
         low, high = integers[:, :half], integers[:, half:]

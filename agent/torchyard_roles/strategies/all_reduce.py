@@ -1,6 +1,6 @@
-"""Synchronous data-parallel training: a ring all-reduce averages the gradients of all workers in each step.
+"""Synchronous data-parallel training, in which a ring all-reduce averages all workers' gradients in each step.
 
-With batches of equal size, the result is that of a single process that trains on all batches together, except for
+With batches of equal size, the result equals that of one process that trains on all batches together, except for
 rounding and for layers that combine samples, such as batch norm.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class AllReduce(Strategy):
-    """All trainers in one process group of torch.distributed: NCCL for GPUs, gloo for CPUs."""
+    """The strategy `all_reduce`: all trainers form one process group of torch.distributed (NCCL on GPUs, else gloo)."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None:
@@ -70,7 +70,7 @@ class AllReduce(Strategy):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Installs hooks on the model and the optimizer, which stay the script's own objects."""
+        """Installs hooks on the model and the optimizer. Neither object is wrapped or replaced."""
         if self._averager is None:
             self._averager = self._make_averager(device)
         self._averager.add(model, optimizer)
@@ -82,9 +82,9 @@ class AllReduce(Strategy):
         return model, optimizer
 
     def watch_gradients(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Applies `strategy.on_nan` to the optimizer's steps.
+        """Checks the gradients before each step of the optimizer, according to `strategy.on_nan`.
 
-        Subclasses that replace distribute() call this method too.
+        Subclasses that override distribute() must call this method.
         """
         self.finite.append(FiniteGradients(model, optimizer, self._on_nan))
         self._handles.append(optimizer.register_step_post_hook(self._has_stepped))
@@ -95,7 +95,10 @@ class AllReduce(Strategy):
         )
 
     def _ring(self) -> Average:
-        """Creates the exchange of one section, with its own group, since collectives are matched by their order."""
+        """Returns the function that averages one section.
+
+        Each section has its own group, because within a group all ranks must call collectives in the same order.
+        """
         group = self.new_group()
 
         def average(flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
@@ -110,7 +113,7 @@ class AllReduce(Strategy):
         return self._groups[-1]
 
     def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Arms the averager in the hook of an output's gradient, which a backward pass computes first."""
+        """Makes the next backward pass arm the averager: the hook of an output's gradient runs first in the pass."""
         if self._averager is None or not torch.is_grad_enabled():
             return
         for output in _pytree.tree_leaves(outputs):
@@ -121,7 +124,7 @@ class AllReduce(Strategy):
     def _about_to_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         """Averages the gradients before a step, or after each call of the step's closure.
 
-        With a closure the loss is averaged too, so that a line search makes the same decisions on all ranks.
+        If there is a closure, its loss is averaged too. A line search then makes the same decisions on all ranks.
         """
         averager = self._averager
         assert averager is not None
@@ -159,7 +162,7 @@ class AllReduce(Strategy):
         super().clip_values(parameters, value)
 
     def _settle(self) -> None:
-        """Averages all gradients that no backward pass has averaged."""
+        """Averages the gradients that have not been averaged in a backward pass."""
         if self._averager is not None:
             self._averager.settle()
 
@@ -192,7 +195,7 @@ class AllReduce(Strategy):
             self._averager.resume(step)
 
     def _check(self) -> None:
-        """Checks the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
+        """Raises NotFinite if the gradients of the last step, whose check may have run on the GPU, were not finite."""
         for each in self.finite:
             each.check()
 
@@ -204,7 +207,7 @@ class AllReduce(Strategy):
         if dist.is_initialized():
             if self._owns_group:
                 dist.destroy_process_group()
-            else:  # A process group that the script has initialized is kept.
+            else:  # A process group that the script itself has initialized is not destroyed.
                 for group in self._groups:
                     dist.destroy_process_group(group)
             gloo_shutdown.settle()
@@ -213,7 +216,7 @@ class AllReduce(Strategy):
 
 
 def hardware(device: torch.device) -> str:
-    """Returns a description of the hardware and torch version, which is equal if results should be bitwise equal."""
+    """Returns a text with the hardware and torch version. Where texts are equal, results should be bitwise equal."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {torch.__version__}"
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.__version__}"

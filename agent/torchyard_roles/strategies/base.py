@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Strategy(ABC):
-    """One method of training a model on several processes. An instance exists from join() to leave().
+    """One method of training a model on several processes. An instance is created by join() and used until leave().
 
     The main methods are called on one trainer in this order, all in the training thread:
 
@@ -34,10 +34,10 @@ class Strategy(ABC):
     """
 
     needs_optimizer = ""
-    """The reason why a script cannot update parameters by hand, as a clause; "" if it can."""
+    """The reason why a script must use an optimizer, as a clause, or "" if it may update parameters by hand."""
 
     sharded_saving: ShardedSaving | None = None
-    """Saves and loads models whose parameters are sharded over the ranks; None for whole models."""
+    """The object that saves and loads a model sharded over the ranks, or None if the model is not sharded."""
 
     trains_alone = False
     """Whether this process trains its own model, and saves and stops independently."""
@@ -46,8 +46,8 @@ class Strategy(ABC):
     """The connections of a group that continues without lost workers; None if a loss ends the group."""
 
     samples = 0
-    """The samples in the batches of finished steps on this process, as Cluster counts them at each boundary; 0 if the
-    script has no loader of the cluster."""
+    """The number of samples in the batches of this process's finished steps, which Cluster sets at each boundary.
+    It is 0 if the script has no loader of the cluster."""
 
     @property
     def first_rank(self) -> int:
@@ -56,7 +56,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def start(self, device: torch.device) -> None:
-        """Connects to the other processes that this one needs before distribute(), and waits for them."""
+        """Connects to the processes that must be connected before distribute(), and waits until they are running."""
 
     @abstractmethod
     def share(self) -> DataShare:
@@ -82,8 +82,8 @@ class Strategy(ABC):
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         """Prepares a model on `device` and its optimizer, and returns both.
 
-        The script keeps its own objects, so they must be changed in place. This method is called for each optimizer
-        before the first step, in the same order on all ranks.
+        The script keeps using its own objects, so they must be changed in place. This method is called for each
+        optimizer before the first step, in the same order on all ranks.
         """
 
     @abstractmethod
@@ -91,84 +91,87 @@ class Strategy(ABC):
         """Disconnects after the last step. This method is not called after an exception."""
 
     def finish(self) -> bool:
-        """Loads the final parameters into the model, before the last checkpoint.
+        """Loads the final parameters into the model before the last checkpoint is saved.
 
         This method is called on every trainer once before leave(), unless the run is stopped or the script has not
         called distribute().
 
         Returns:
-            Whether the parameters differ from the parameters after the last step, in which case the step's checkpoint
-            is saved again.
+            Whether this has changed the parameters since the last step. If so, the checkpoint of that step is saved
+            again.
         """
         return False
 
     def flush(self, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
         """Completes the pending work of finished steps, such as pushing the remaining gradients.
 
-        This method is called on every trainer of a group before `step` is saved or the run stops after it, with the
-        same step on all, and possibly twice. A trainer that receives the announcement of a save too late calls this
-        method a few steps later. Raises RolesError.
+        This method is called on every trainer of a group, with the same step, before that step is saved or the run
+        stops after it. It may be called twice for a step. On a trainer that receives the announcement of a save too
+        late, it is called a few steps later. Raises RolesError if the exchange fails.
         """
 
     def save(self, folder: Path, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Saves state of other processes for the checkpoint of `step`, such as the shards of servers.
+        """Saves the state of other processes, such as the shards of servers, for the checkpoint of `step`.
 
-        This method is called on the chief only (with `sharded_saving` on all trainers), at the boundary after `step`,
-        before the model and optimizer are copied, so that a strategy may load newer parameters. Servers save their
-        state in their own checkpoint folder with `torchyard_roles.checkpoints.files.write_part(folder, replica, step,
-        state)`.
+        This method is called on the chief (or, with `sharded_saving`, on all trainers) at the boundary after `step`.
+        The model and optimizer are copied after this call, so a strategy may load newer parameters in it. Servers save
+        their state in their own checkpoint folder with `torchyard_roles.checkpoints.files.write_part(folder, replica,
+        step, state)`.
 
         Args:
             folder: The checkpoint folder (TORCHYARD_CHECKPOINTS).
             step: The number of finished steps.
 
         Raises:
-            RolesError, OSError: The checkpoint of this step cannot be saved; training continues.
+            RolesError, OSError: The checkpoint of this step cannot be saved. Training continues.
         """
 
     def restore(self, folder: Path, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Restores the state that save() stored for `step`, with `files.read_part(folder, replica, step)`.
+        """Restores the state that save() stored for `step`, for example with `files.read_part(folder, replica, step)`.
 
         This method is called on every trainer at the end of Cluster.distribute() in a resumed run, after the model and
         optimizer have been restored. Trainers outside the chief's group receive the step of their own group.
         """
 
     def exchange_state(self) -> dict[str, Any]:
-        """Returns the state of the exchange for a worker that returns. Called if there are `members`."""
+        """Returns the exchange's state, which is sent to a returning worker. Called only if there are `members`."""
         return {}
 
     def load_exchange_state(self, state: dict[str, Any], step: int) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Sets the state that exchange_state() has returned on another worker after `step`."""
+        """Sets the state that exchange_state() has returned on another worker after the step `step`."""
 
     def want_save(self) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Requests a save of a sharded model. Called on the chief if there is `sharded_saving`."""
+        """Requests a save of a sharded model. Called on the chief if `sharded_saving` is set."""
 
     def is_save_due(self, step: int) -> bool:
         """Returns whether all ranks save a sharded model at this boundary.
 
-        Called at each boundary on all ranks, and has the same result on all.
+        Called at each boundary on all ranks, and returns the same result on all of them.
         """
         return False
 
     @property
     def ends_last(self) -> bool:
-        """Whether finish() may wait hours for other groups, in which case a checkpoint is saved first."""
+        """Whether finish() may wait for other groups for hours.
+
+        If so, a checkpoint is saved before finish() is called.
+        """
         return False
 
     def before_forward(self) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Prepares for a forward pass of the model, or of one of its modules, that records gradients."""
+        """Called before a forward pass that records gradients, of the model or of one of its modules."""
 
     def abandon(self) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Ends this strategy's threads after an exception, without waiting for other processes.
+        """Ends the strategy's threads after an exception, without waiting for other processes.
 
         A thread that runs torch code during the interpreter's shutdown would abort the process and change its exit
         code.
         """
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Scales the gradients of the next step to a norm of at most `max_norm`, and returns the earlier norm.
+        """Scales the gradients of the next step to a norm of at most `max_norm`, and returns the norm before scaling.
 
-        The default clips the local gradients, which is correct if they have already been averaged.
+        The default implementation clips the local gradients, which is correct if they have already been averaged.
         """
         import torch
 
@@ -177,7 +180,7 @@ class Strategy(ABC):
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
         """Clips each element of the next step's gradients to the interval from -`value` to `value`.
 
-        The default clips the local gradients, which is correct if they have already been averaged.
+        The default implementation clips the local gradients, which is correct if they have already been averaged.
         """
         import torch
 
@@ -186,18 +189,21 @@ class Strategy(ABC):
     def accumulating(self) -> AbstractContextManager[None]:
         """Returns a context in which backward passes accumulate gradients without exchanging them.
 
-        The default context has no effect, which suits strategies that exchange gradients in the optimizer's step().
+        The default implementation has no effect, which is correct if gradients are exchanged in the optimizer's step().
         """
         return nullcontext()
 
     def statistics(self) -> dict[str, float]:
-        """Returns metrics of the last step, by names from `metrics_report.METRICS` or the strategy's own names.
+        """Returns metrics of the last step by name: names from `metrics_report.METRICS`, or the strategy's own.
 
-        `exchange_s` and `wait_s` are the seconds by which the exchange and late peers extended the step; the rest of
-        the step is reported as `compute_s`. Other metrics are `staleness`, `dropped` and `skipped`. This method is
-        called for each report and must be fast.
+        `exchange_s` and `wait_s` are the times in seconds that the step spent on the exchange and on waiting for late
+        peers. The remaining time of the step is reported as `compute_s`. Other metrics are `staleness`, `dropped` and
+        `skipped`. This method is called for each report and must be fast.
         """
         return {}
 
     def at_boundary(self, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Runs at the boundary after `step` on every trainer, before a save or stop there. May raise RolesError."""
+        """Called at the boundary after `step` on every trainer, before a checkpoint or stop there.
+
+        May raise RolesError.
+        """

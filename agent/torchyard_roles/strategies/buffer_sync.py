@@ -1,4 +1,4 @@
-"""Synchronization of the models' buffers, such as running means: changed buffers are set to the first rank's values."""
+"""Synchronization of models' buffers, such as running means. Changed buffers are set to the first rank's values."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ class SyncedBuffers:
         return len(self._places)
 
     def values(self) -> list[torch.Tensor]:
-        """Returns the current buffers, which modules may have replaced.
+        """Returns the current buffers. Modules may have replaced buffers since add().
 
-        The tensors are accessed through `.data`, because autograd must not track updates of a buffer that a graph has
-        saved without using it.
+        The tensors are accessed through `.data`, because autograd must not track their updates: a graph may contain a
+        buffer whose values its backward pass does not use.
         """
         return [module._buffers[name].data for module, name in self._places]
 
     def changed(self) -> list[int]:
-        """Returns for each buffer whether it may have changed since note(). A NaN that remains NaN is unchanged."""
+        """Returns for each buffer whether it may have changed since note().
+
+        A NaN that is still NaN counts as unchanged.
+        """
         return [
             copy is None or not (are_alike(value, copy) and is_same(value, copy))
             for value, copy in zip(self.values(), self._copies)

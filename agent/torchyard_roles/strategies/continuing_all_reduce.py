@@ -2,7 +2,7 @@
 
 When a worker is lost, the others abandon the step in progress, connect again and repeat it with their own batches. The
 gradients are divided by the number of workers that take part. A lost worker that is started again joins at a step
-boundary, with the state of one of the others.
+boundary with the state of one of the other workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 
 class ContinuingAllReduce(AllReduce):
-    """all_reduce whose gloo connections are replaced after a loss. torch.distributed is not initialized."""
+    """The strategy `all_reduce` with gloo connections that are replaced after a loss, without torch.distributed."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -33,10 +33,12 @@ class ContinuingAllReduce(AllReduce):
         self._sections = 0
 
     def share(self) -> DataShare:
-        """Returns this worker's share. A worker that was added repeats the share of another one in another order.
+        """Returns this worker's share of the data.
 
-        All workers must make equally many steps in an epoch, and the others do not divide their data again before the
-        next restart.
+        A worker added later repeats another worker's share in another order.
+
+        All workers must make the same number of steps in an epoch, and the data is not divided again before the next
+        restart.
         """
         parts = self._environment.started_with
         if not parts:
@@ -72,10 +74,11 @@ class ContinuingAllReduce(AllReduce):
         return averager
 
     def _exchange_of_section(self) -> Average:
-        """Creates the exchange of one section.
+        """Returns the function that averages the buckets of one section.
 
-        Collectives are matched by their order, and the sections of several optimizers share one group. So only buckets
-        of the first section are sent during the backward pass, and those of the others when all ranks agree on them.
+        Collectives must be called in the same order on all ranks, and the sections of several optimizers share one
+        group. Therefore only buckets of the first section are sent during the backward pass. The buckets of other
+        sections are sent when all ranks have agreed on them.
         """
         group = self.members
         assert group is not None
@@ -98,12 +101,12 @@ class ContinuingAllReduce(AllReduce):
                 self.members.membership.announce_training()
 
     def exchange_state(self) -> dict[str, Any]:
-        """Returns the state of the exchange for a worker that returns."""
+        """Returns the exchange's state, which is sent to a returning worker."""
         assert self._averager is not None
         return self._averager.state()
 
     def load_exchange_state(self, state: dict[str, Any], step: int) -> None:
-        """Sets the state of the exchange to that of another worker after `step`."""
+        """Sets the exchange's state to that of another worker after `step`."""
         assert self._averager is not None
         self._averager.load_state(state)
         for each in self.finite:
@@ -115,7 +118,7 @@ class ContinuingAllReduce(AllReduce):
         try:
             return super().finish()
         except PeerLost:
-            return False  # Another worker has left, or was lost, during the last comparison.
+            return False  # Another worker left, or was lost, while the final parameters were compared.
 
     def leave(self) -> None:
         super().leave()

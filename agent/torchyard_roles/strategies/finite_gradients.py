@@ -1,7 +1,7 @@
 """The check for NaN and infinite gradients before each step (`strategy.on_nan`).
 
 Gradients are checked immediately before the optimizer uses them. At that time they are equal on all ranks, so all ranks
-make the same decision without communication, unless the gradients are sharded over the ranks.
+make the same decision without communication. Only ranks with sharded gradients must communicate.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class FiniteGradients:
 
     With `on_nan="fail"` a failed check raises NotFinite. On a GPU the result is read asynchronously, in the next step
     or in check(), which is called before a checkpoint is saved and at the end. With `on_nan="skip"` a failed check
-    removes the gradients, so that the optimizer changes neither the parameters nor its state; on a GPU, the check waits
-    for the backward pass in every step. A GradScaler does not call step() with such gradients.
+    removes the gradients, so the optimizer changes neither the parameters nor its state. On a GPU, this check waits for
+    the backward pass in every step. A GradScaler does not call step() if gradients are not finite.
 
     Attributes:
-        step: The number of the last step that was begun.
+        step: The number of the last step that has begun.
         skipped: The number of skipped steps.
     """
 
@@ -33,12 +33,12 @@ class FiniteGradients:
         on_nan: str,
         agree: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
     ) -> None:
-        """Watches the steps of an optimizer.
+        """Begins to check the gradients before each step of an optimizer.
 
         Args:
-            agree: For gradients of which each rank has a part: returns whether a flag holds on all ranks, given this
-                rank's flag and the number of the step. It is called once in each step, or with a closure once in each
-                call of the closure.
+            agree: Returns whether a flag is true on all ranks, given this rank's flag and the number of the step.
+                Needed if each rank has only a part of the gradients. It is called once in each step or, if the step has
+                a closure, in each call of the closure.
         """
         self._agree = agree
         self.step = 0
@@ -49,7 +49,10 @@ class FiniteGradients:
         optimizer.register_step_pre_hook(self._before_step)
 
     def check(self) -> None:
-        """Waits for the GPU's result of the last step. Raises NotFinite, in this call and in all later calls."""
+        """Waits for the GPU's result for the last step.
+
+        If it is not finite, this and all later calls raise NotFinite.
+        """
         if self._late is not None:
             step, flag, ready = self._late
             ready.synchronize()
@@ -74,7 +77,7 @@ class FiniteGradients:
         if getattr(optimizer, "found_inf", None) is not None:
             if self._agree is not None:
                 self._agree(torch.ones((), dtype=torch.bool, device="cpu"), self.step)
-            return  # The fused optimizer skips the step by itself.
+            return  # A fused optimizer itself skips a step whose gradients are not finite.
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         flag = all_finite([_local(parameter.grad) for parameter in parameters])
         if self._agree is not None:
@@ -107,10 +110,10 @@ class FiniteGradients:
 def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
     """Returns whether all gradients are finite, as a bool tensor on the first gradient's device.
 
-    The function that GradScaler uses handles all gradients of one kind in one call and takes at most a fifth of the
-    time of a norm; the factor 1 changes no bit. On GPUs it does not support bfloat16, and treats float64 as float32;
-    for these dtypes the largest magnitude is used, which is NaN if any element is NaN. For complex numbers and on other
-    devices each element is tested.
+    The check uses the function of GradScaler with a factor of 1, which changes no bit. It handles all gradients of one
+    dtype and device in one call, and takes at most a fifth of the time of a norm. On GPUs it does not support bfloat16,
+    and treats float64 as float32. For these dtypes the largest magnitude is checked, which is NaN if any element is
+    NaN. For complex dtypes and on other devices each element is checked.
     """
     kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
@@ -125,7 +128,8 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
             if device.type == "cuda" and dtype in (torch.bfloat16, torch.float64):
                 flags.append(torch.stack(list(torch._foreach_norm(each, float("inf")))).isfinite().all())
             elif dtype.is_floating_point and device.type in ("cpu", "cuda"):
-                # GradScaler's function requires that these two arguments are float32, whatever the default dtype is.
+                # GradScaler's function requires these two arguments as float32, even if torch's default dtype is
+                # different.
                 broken, one = (torch.full((1,), value, dtype=torch.float32, device=device) for value in (0.0, 1.0))
                 torch._amp_foreach_non_finite_check_and_unscale_(each, broken, one)
                 flags.append(broken[0] == 0)
@@ -143,9 +147,9 @@ def _local(gradient: Any) -> torch.Tensor:
 
 
 def with_closure(arguments: tuple[Any, ...], named: dict[str, Any], after: Callable[[Any], Any]) -> Any:
-    """Returns the arguments of a step with a closure that returns `after(loss)`; None for a step without a closure.
+    """Returns the arguments of step() with a closure that returns `after(loss)`, or None if there is no closure.
 
-    Step pre-hooks use this function to run `after` when the closure has computed the gradients.
+    Step pre-hooks use this function to run `after` once the closure has computed the gradients.
     """
     closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
     if closure is None:

@@ -1,4 +1,4 @@
-"""Collective operations of all ranks over gloo: small messages, tensors as bytes, and sparse gradients."""
+"""Collective operations of all ranks over gloo, for small messages, sparse gradients, and tensors as bytes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch.distributed as dist
 from torchyard_roles.errors import PeerLost, RolesError
 
 BROADCAST_BYTES = 64 * 1024 * 1024
-"""Largest size of tensors that are broadcast together."""
+"""Largest total size in bytes of tensors that are broadcast together."""
 Result = TypeVar("Result")
 
 
 class GlooGroup:
     """A gloo group of all ranks. Exchanges raise PeerLost if a rank is lost.
 
-    The group is separate from the default group, since the script may run collectives in between.
+    The group is separate from torch's default group, because the script may use that group itself.
     """
 
     is_joining = False
-    """Whether this rank has returned after its loss and is not a member yet, so that it calls no other method."""
+    """Whether this rank has returned after its loss and is not a member yet. It may not call other methods then."""
 
     def __init__(self) -> None:
         self._group: Any = dist.new_group(backend="gloo")
@@ -46,7 +46,7 @@ class GlooGroup:
         return found
 
     def maximize(self, values: torch.Tensor, within_s: float | None = None) -> None:
-        """Replaces each value by its maximum over all ranks, waiting at most `within_s` for them."""
+        """Replaces each value by its maximum over all ranks. Waits at most `within_s` for the other ranks."""
         with naming_lost_ranks():
             work = dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
             work.wait(*([timedelta(seconds=within_s)] if within_s is not None else []))
@@ -59,9 +59,9 @@ class GlooGroup:
         return (total / dist.get_world_size(self._group)).to(value)
 
     def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Sets the tensors to the first rank's values, transferred as bytes.
+        """Sets the tensors on all ranks to the first rank's values, which are transferred as bytes.
 
-        Tensors on a GPU are transferred by the default group.
+        GPU tensors are transferred by torch's default group.
         """
         for run in runs_of(tensors):
             group = self._group if run[0].device.type == "cpu" else None
@@ -69,11 +69,11 @@ class GlooGroup:
             with naming_lost_ranks():
                 dist.broadcast(packed, src=0, group=group)
             for each, part in zip(run, packed.split([each.nbytes for each in run])):
-                # The part is cloned so that it is aligned for its dtype.
+                # The clone has the alignment that the dtype needs.
                 each.copy_(part.clone().view(each.dtype).view(each.shape))
 
     def average_sparse(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """Returns the mean of the ranks' sparse gradients of a parameter, which is computed on the CPU."""
+        """Returns the mean over all ranks of a parameter's sparse gradient. The mean is computed on the CPU."""
         gradient = parameter.grad
         if gradient is None:
             no_indices = torch.empty((1, 0), dtype=torch.int64, device="cpu")
@@ -107,7 +107,7 @@ class GlooGroup:
 
 @contextmanager
 def naming_lost_ranks() -> Iterator[None]:
-    """Converts RuntimeErrors, by which torch.distributed reports lost ranks, to PeerLost."""
+    """Converts RuntimeError, by which torch.distributed reports lost ranks, to PeerLost."""
     try:
         yield
     except RolesError:
@@ -122,7 +122,7 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> 
 
 
 def runs_of(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Divides non-empty tensors into sequences on one device of at most BROADCAST_BYTES, or of one larger tensor."""
+    """Groups consecutive non-empty tensors on one device, up to BROADCAST_BYTES or one larger tensor per group."""
     run: list[torch.Tensor] = []
     size = 0
     for each in tensors:

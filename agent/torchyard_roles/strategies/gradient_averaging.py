@@ -1,17 +1,16 @@
 """Averaging of gradients over all ranks.
 
-Gradients are averaged per backward pass, and not by a wrapper of the model's forward(): hooks on the accumulation of
-gradients observe every gradient, and gradients that a script assigns to `.grad` are averaged before the optimizer's
-step.
+Gradients are averaged in each backward pass by hooks, which are called when a gradient is accumulated. The model is not
+wrapped. Gradients that a script assigns to `.grad` itself are averaged before the optimizer's step.
 
     backward   hooks run; a bucket with all its gradients is sent while the pass continues
     its end    ranks exchange, in one small message, which buckets they touched; the remaining ones are sent, and the
                averages are written to `.grad`, before clipping and unscaling
     step()     gradients that no pass has averaged (assigned by hand, or accumulated under no_sync) are averaged
 
-Averaging is idempotent, since the mean of equal values is that value. A bucket may be exchanged again after further
-accumulation, and a rank without a new gradient contributes its current one. The message also shows whether the steps
-and passes of all ranks correspond; if they do not, all ranks raise UsageProblem.
+Averaging is idempotent, since the mean of equal values is that value. Therefore a bucket may be exchanged again after
+further accumulation, and a rank without a new gradient contributes its current gradient. The message also shows whether
+all ranks are in the same step and pass. If not, all ranks raise UsageProblem.
 
 The design follows Horovod's DistributedOptimizer; buckets and their order follow torch's DistributedDataParallel.
 """
@@ -34,29 +33,31 @@ from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average, B
 from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
 
 EVENTS = 8
-"""Largest number of pending pairs of GPU events."""
+"""Largest number of pairs of GPU events that have not been evaluated yet."""
 LAST_CHECK_S = 30.0
-"""Longest wait in seconds for the other ranks at the end, to compare parameters."""
+"""Longest time in seconds to wait at the end for the other ranks, to compare parameters with them."""
 _PASS, _STEP, _END = 1, 2, 3
 _HEADER = 12
-"""Length of a message's header in numbers. A number is followed by its negative, so that their maxima over the ranks
-are an upper and a lower bound.
+"""Number of integers in a message's header. Each is followed by its negative.
+The maxima of both over all ranks are an upper and a lower bound of the integer.
 """
 _STEPS_AT, _ROUND_AT, _NEW_AT, _CHECK_AT = 2, 4, 6, 10
 _DENSE, _SPARSE = 1, 2
 _MARK = "_averaged_at"
-"""Attribute of an averaged gradient: its version counter at that time."""
+"""Attribute of an averaged gradient that holds its version counter after the averaging."""
 
 
 class GradientAverager:
     """The averaging of one rank's gradients with the gradients of all other ranks.
 
     Args:
-        average_of: Creates the exchange of one section. Called on all ranks in the same order.
+        average_of: Returns the function that averages one section. Called on all ranks in the same order.
         factor: A factor by which gradients are multiplied before they are sent.
         bucket_bytes: The size of a bucket in bytes.
-        hardware: A description of this rank's hardware. If it is equal on all ranks, parameters must be bitwise equal.
-        after_round: Called on all ranks with the number of a round whose buckets have arrived, before their use.
+        hardware: A description of this rank's hardware. If all ranks have equal descriptions, parameters must be
+            bitwise equal.
+        after_round: Called on all ranks with the number of a round, after its buckets have been averaged and before
+            they are used.
         group: The group for messages between the ranks. The default is a new group of all ranks.
     """
 
@@ -107,7 +108,7 @@ class GradientAverager:
             self._is_uniform = most == -negative
 
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Sets parameters and buffers to the first rank's values, and averages the gradients from now on."""
+        """Sets parameters and buffers to the first rank's values, and begins to average the gradients."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         registered = len(self._entries)
         self._optimizers.append(optimizer)
@@ -151,7 +152,7 @@ class GradientAverager:
         self._frozen = [entry for entry in self._frozen if entry.handle is None]
 
     def close(self) -> None:
-        """Removes all hooks. The parameters keep their last gradients."""
+        """Removes all hooks. Each parameter keeps its last gradient."""
         self._closed = True
         for entry in self._entries:
             if entry.handle is not None:
@@ -163,7 +164,7 @@ class GradientAverager:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Returns a context without exchange, after which the next backward pass or step averages the gradients."""
+        """Returns a context in which gradients are not exchanged. The next backward pass or step averages them."""
         self._accumulating += 1
         try:
             yield
@@ -173,7 +174,7 @@ class GradientAverager:
     def before_forward(self) -> None:
         """Prepares for a forward pass that records gradients.
 
-        A backward pass that is still armed at this time was ended by an exception.
+        If a backward pass is still armed at this time, it was ended by an exception.
         """
         self.notice_unfrozen()
         if not self._armed or torch._C._current_graph_task_id() != -1:
@@ -189,10 +190,10 @@ class GradientAverager:
             section.begin()
 
     def arm(self, *_: Any) -> None:
-        """Schedules the end of the exchange for the end of the current backward pass.
+        """Schedules the exchange of the remaining gradients for the end of the current backward pass.
 
-        This method should be called at the start of the pass, because a reentrant checkpoint runs nested passes, which
-        end earlier.
+        This method should be called at the start of the pass, because reentrant activation checkpointing runs nested
+        backward passes, which end earlier.
         """
         if self._accumulating or self._closed or self._armed:
             return
@@ -229,13 +230,16 @@ class GradientAverager:
     def _finish_pass(self) -> None:
         self._armed = False
         if not self._fired:
-            return  # The pass accumulated no gradients, for example in torch.autograd.grad().
+            return  # The pass accumulated no gradients, as in torch.autograd.grad().
         self._passes += 1
         self._all_passes += 1
         self._exchange(_PASS)
 
     def settle(self, optimizers: Sequence[Any] | None = None) -> None:
-        """Averages the gradients that no pass has averaged. All ranks call this method before using the gradients."""
+        """Averages the gradients that no backward pass has averaged.
+
+        All ranks must call this before using the gradients.
+        """
         if self._closed:
             return
         self.notice_unfrozen()
@@ -253,7 +257,8 @@ class GradientAverager:
             version = getattr(gradient, _MARK, None)
             bucket = entry.bucket
             assert bucket is not None
-            # In-place changes of averaged gradients after a pass, such as clipping, are equal on all ranks.
+            # In-place changes of averaged gradients after the pass, such as clipping, need no exchange: they are equal
+            # on all ranks.
             if bucket.touched or version is None or (version != gradient._version and not self._passes):
                 bucket.touched = left = True
         if new:
@@ -262,7 +267,7 @@ class GradientAverager:
             self._exchange(_STEP)
 
     def _add_parameters(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Adds parameters that the optimizer has received since distribute()."""
+        """Adds parameters that the script has added to the optimizer since distribute()."""
         self._meet(_STEP, new=(len(parameters), sum(each.numel() for each in parameters)))
         entries = self._register([(f"added parameter {number}", each) for number, each in enumerate(parameters)])
         self._wants_check = True  # The values of new parameters may differ between ranks.
@@ -277,11 +282,11 @@ class GradientAverager:
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
-        """Sets the number of steps to the number in a checkpoint."""
+        """Sets the number of finished steps to that of a checkpoint."""
         self._steps = step
 
     def state(self) -> dict[str, Any]:
-        """Returns the state of the exchange between two steps, which is equal on all ranks, as plain data."""
+        """Returns the state of the exchange between two steps as plain data. All ranks have the same state."""
         return {
             "counts": [self._round, self._steps, self._passes, self._all_passes],
             "wants_check": self._wants_check,
@@ -294,10 +299,12 @@ class GradientAverager:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Sets the state that another rank's state() has returned, once parameters and buffers have its values.
+        """Sets a state that another rank's state() has returned.
+
+        Parameters and buffers must already be those of that rank.
 
         Raises:
-            UsageProblem: The other rank has other parameters, since its script has added some during training.
+            UsageProblem: The other rank has different parameters, because its script has added some during training.
         """
         if state["parameters"] != len(self._entries) or len(state["sections"]) != len(self._sections):
             raise UsageProblem(
@@ -315,20 +322,21 @@ class GradientAverager:
         self._buffers.note()
 
     def want_check(self) -> None:
-        """Requests a comparison of all ranks' parameters in the next exchange, before the parameters change."""
+        """Requests that the next exchange compares all ranks' parameters before they change."""
         self._wants_check = True
 
     def _exchange(self, kind: int) -> None:
-        """Averages all buckets that any rank has touched. All ranks must call this method together."""
+        """Averages all buckets that have new gradients on any rank. All ranks must call this method together."""
         began = time.monotonic()
         start = _recorded() if self._device.type == "cuda" and len(self._events) < EVENTS else None
         self._met_s = 0.0
-        if not self._steps:  # In scripts without an optimizer, backward passes are counted instead of steps.
+        if not self._steps:  # If the script has no optimizer, backward passes are counted instead of steps.
             self._wants_check |= self._all_passes > 1 and is_due(self._all_passes - 1)
         met_pass = True
         while met_pass:
             agreed = self._group.complete(partial(self._average, kind, self._round))
-            # A rank in settle() takes part in another rank's pass, and then repeats its own exchange.
+            # If another rank is in a backward pass while this rank is in settle(), this rank first takes part in the
+            # exchange of that pass, and then repeats its own.
             met_pass = kind == _STEP and -agreed[1] == _PASS
             self._use(agreed[_HEADER:])
             if agreed[_CHECK_AT]:
@@ -339,7 +347,10 @@ class GradientAverager:
             self._events.append((start, _recorded()))
 
     def _average(self, kind: int, round_: int) -> list[int]:
-        """Averages all touched buckets in their flat tensors, and returns the agreed message. This may be repeated."""
+        """Averages the buckets that any rank has marked in its message, and returns the agreed message.
+
+        The averages are written to the buckets' flat tensors, and the call may be repeated.
+        """
         self._round = round_
         requested_at = time.monotonic()
         agreed = self._meet(kind, self._flags())
@@ -348,19 +359,19 @@ class GradientAverager:
         return agreed
 
     def withdraw(self) -> None:
-        """Forgets what was sent in an interrupted exchange, which may still write to the flat tensors."""
+        """Resets all buckets after an interrupted exchange, which may still write to the old flat tensors."""
         for bucket in self._buckets():
             bucket.withdraw()
 
     def set_members(self, count: int) -> None:
-        """Divides the gradients by the number of ranks that take part from now on."""
+        """Sets the number of ranks that take part, by which gradients are divided from now on."""
         self._factor = 1 / count
 
     def _flags(self) -> list[int]:
-        """Returns the flags of a message.
+        """Returns the flags that a message contains after its header.
 
-        These are two flags per bucket (touched, late), the kind of gradient per parameter, and one flag per buffer
-        (changed).
+        Each bucket has two flags (touched and late), each parameter has the kind of its gradient, and each buffer has
+        one flag (changed).
         """
         found: list[int] = []
         for bucket in self._buckets():
@@ -371,9 +382,11 @@ class GradientAverager:
         return found + self._buffers.changed()
 
     def _meet(self, kind: int, flags: Sequence[int] = (), new: tuple[int, int] = (0, 0)) -> list[int]:
-        """Returns the maximum of each number over all ranks. Raises UsageProblem on all ranks if their steps differ.
+        """Returns the maximum of each number in the message over all ranks.
 
-        Messages of all kinds have the same length, since gloo aborts if lengths differ.
+        Raises UsageProblem if the ranks' steps differ.
+
+        All messages have the same length, because gloo aborts the process if lengths differ.
         """
         agreed = self._group.maximum(self._message(kind, flags, new, check=self._wants_check))
         if agreed[_STEPS_AT] != -agreed[_STEPS_AT + 1]:
@@ -468,7 +481,10 @@ class GradientAverager:
                     setattr(gradient, _MARK, gradient._version)
 
     def _rearrange(self, section: Section) -> None:
-        """Orders the buckets by the arrival of gradients on the first rank, with missing gradients last."""
+        """Orders the buckets by the time at which gradients are computed on the first rank.
+
+        Missing gradients come last.
+        """
         came = {id(entry) for entry in section.order}
         current = [entry for bucket in section.buckets for entry in bucket.entries]
         wanted = section.order + [entry for entry in current if id(entry) not in came]
@@ -480,7 +496,7 @@ class GradientAverager:
             self._number_buckets()
 
     def _compare_parameters(self) -> None:
-        """Raises UsageProblem on all ranks for the first parameter that differs between them."""
+        """Raises UsageProblem on all ranks if a parameter differs between ranks. The message names the first one."""
         self._wants_check = False
         own = figures([entry.parameter for entry in self._entries], exact=self._is_uniform)
         bounds = torch.cat([own, -own])
@@ -499,7 +515,7 @@ class GradientAverager:
         )
 
     def finish(self) -> bool:
-        """Compares the parameters of all ranks at the end.
+        """Compares the parameters of all ranks at the end of training.
 
         Returns:
             False if another rank has left, or did not call finish() within LAST_CHECK_S.
@@ -522,9 +538,9 @@ class GradientAverager:
         return self._group.mean(value)
 
     def times(self) -> tuple[float, float]:
-        """Returns the seconds of the last exchange excluding waiting, and the seconds spent waiting for other ranks.
+        """Returns the time in seconds of the last exchange without waiting, and the time spent waiting for other ranks.
 
-        On a GPU the exchange is measured by GPU events, and the waiting by the host's clock.
+        On a GPU the exchange is measured by GPU events, and the waiting time by the host's clock.
         """
         while self._events and self._events[0][1].query():
             start, end = self._events.pop(0)

@@ -10,12 +10,13 @@ import torch
 from torchyard_roles.errors import UsageProblem
 
 FIRST_BUCKET_BYTES = 1024 * 1024
-"""Size of the first bucket, smaller so that the exchange starts early, as in DistributedDataParallel."""
+"""Size in bytes of the first bucket. It is small so that the exchange starts early, as in DistributedDataParallel."""
 BUCKET_BYTES = 25 * 1024 * 1024
 
 Average = Callable[[torch.Tensor, int, int], Callable[[], object]]
-"""Called with (flat tensor, round, bucket); returns a function that waits until the tensor holds the mean over all
-ranks.
+"""A function that starts to average a flat tensor over all ranks. Its arguments are the tensor, the round and the
+bucket.
+It returns a function that waits until the tensor holds the mean.
 """
 
 
@@ -64,7 +65,7 @@ class Bucket:
             entry.bucket = self
 
     def filled(self, factor: float) -> torch.Tensor:
-        """Returns the gradients times `factor` in the flat tensor, with zeros for missing gradients."""
+        """Returns the flat tensor with the gradients times `factor`. Missing gradients are zeros."""
         if self._flat is None:
             parameters = [entry.parameter for entry in self.entries]
             sizes = [parameter.numel() for parameter in parameters]
@@ -77,7 +78,7 @@ class Bucket:
                 if gradient is None or gradient.is_sparse:
                     view.zero_()
                 elif gradient.dtype == view.dtype and gradient.device == view.device:
-                    # Scaling and copying in one call reads the memory only once.
+                    # One call for both scaling and copying reads the memory only once.
                     torch.mul(gradient.detach(), factor, out=view)
                 else:
                     raise UsageProblem(
@@ -88,12 +89,12 @@ class Bucket:
         return self._flat
 
     def withdraw(self) -> None:
-        """Allows the bucket to be sent again, from a new flat tensor."""
+        """Resets the bucket so that it can be sent again, with a new flat tensor."""
         self.wait = None
         self._flat = None
 
     def begin(self) -> None:
-        """Resets the bucket for the next pass."""
+        """Prepares the bucket for the next backward pass."""
         self.fired = 0
         self.touched = self.late = False
         self.wait = None
@@ -102,7 +103,10 @@ class Bucket:
 
 
 class Section:
-    """Parameters that were added together, such as those of an optimizer. All ranks send the buckets in one order."""
+    """Parameters that were added together, such as those of an optimizer.
+
+    All ranks send its buckets in the same order.
+    """
 
     def __init__(self, entries: list[Entry], average: Average, bucket_bytes: int) -> None:
         self.average = average
@@ -116,7 +120,7 @@ class Section:
         self.arrange(list(reversed(entries)))
 
     def arrange(self, entries: Sequence[Entry]) -> None:
-        """Creates buckets of entries that are given in the expected order of their gradients."""
+        """Creates buckets. `entries` are in the order in which their gradients are expected."""
         open_: dict[tuple[Any, ...], tuple[list[Entry], int]] = {}
         runs: list[list[Entry]] = []
         limit = min(FIRST_BUCKET_BYTES, self._bucket_bytes)
@@ -133,12 +137,12 @@ class Section:
                 limit = self._bucket_bytes
         runs += [run for run, _ in open_.values()]
         place = {id(entry): number for number, entry in enumerate(entries)}
-        # A bucket is sent after all buckets before it, so frozen parameters come last.
+        # Frozen parameters come last, because a bucket is sent only after all buckets before it.
         runs.sort(key=lambda run: (not run[0].parameter.requires_grad, place[id(run[-1])]))
         self.buckets = [Bucket(self, run) for run in runs]
 
     def set_buckets(self, buckets: Sequence[list[Entry]]) -> None:
-        """Creates the buckets that another rank has."""
+        """Creates the same buckets as on another rank."""
         self.buckets = [Bucket(self, bucket) for bucket in buckets]
         self.begin()
 
@@ -152,7 +156,7 @@ class Section:
             yield bucket
 
     def begin(self) -> None:
-        """Resets the section for the next pass."""
+        """Prepares the section for the next backward pass."""
         self.order = []
         self._next = 0
         for bucket in self.buckets:

@@ -1,4 +1,4 @@
-"""Comparison of parameters: bitwise between two tensors, and between ranks by one number for each parameter."""
+"""Comparison of parameters: bitwise between two tensors, and between ranks by one number per parameter."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 
 CHECK_EVERY = 1000
-"""Steps between two comparisons, after those at steps 1, 2, 4, 8 …"""
+"""Number of steps between two comparisons, in addition to those at steps 1, 2, 4, 8 …"""
 TOLERANCE = 1e-3
-"""Relative difference of a parameter's norm that is allowed between ranks on different hardware, where results are not
+"""Allowed relative difference of a parameter's norm between ranks whose hardware differs, so that their results are not
 bitwise equal."""
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer dtypes by element size, for bitwise comparisons in which NaN equals itself."""
+"""Integer dtypes by element size, for bitwise comparison. Compared as integers, a NaN equals itself."""
 
 
 def is_due(count: int) -> bool:
@@ -23,7 +23,7 @@ def is_due(count: int) -> bool:
 def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
     """Returns one number for each parameter, as a tensor on the CPU.
 
-    The number is the sum of the parameter's bits if `exact` is true, else the parameter's norm.
+    The number is the sum of the parameter's bits as integers if `exact` is true, and otherwise the parameter's norm.
     """
     each = [_figure(parameter, exact) for parameter in parameters]
     stacked = torch.stack([figure.to(each[0].device) for figure in each])
@@ -31,11 +31,11 @@ def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
 
 
 def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
-    """Returns the number of the first parameter that differs between ranks, or None.
+    """Returns the number of the first parameter that differs between ranks, or None if all are equal.
 
     Args:
-        bounds: The maximum over all ranks of each figure, followed by the maxima of the negated figures.
-        exact: Whether the figures are sums of bits. If false, they are norms, which may differ by TOLERANCE.
+        bounds: The maxima over all ranks of the numbers from figures(), followed by the maxima of the negated numbers.
+        exact: Whether the numbers are sums of bits. If not, they are norms, which may differ by TOLERANCE.
     """
     most, negative = bounds.chunk(2)
     least = -negative
@@ -47,7 +47,7 @@ def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
 
 
 def _figure(parameter: torch.nn.Parameter, exact: bool) -> torch.Tensor:
-    """Returns the sum of a parameter's bits as integers, or its norm."""
+    """Returns the sum of a parameter's bits, interpreted as integers, or its norm."""
     values = parameter.detach()
     if values.is_complex():
         values = torch.view_as_real(values)

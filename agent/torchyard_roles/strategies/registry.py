@@ -1,4 +1,4 @@
-"""Selection of the strategy of a process according to its environment."""
+"""The choice of a process's strategy according to its environment."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
     """Returns the strategy of this process.
 
     Args:
-        own: Creates the script's custom strategy, which replaces all_reduce.
+        own: A function that creates the script's custom strategy, which replaces `all_reduce`.
 
     Raises:
         NotInThisVersion: The kind of strategy is unknown.
-        UsageProblem: The strategy's settings exclude each other, or exclude the script's custom strategy.
+        UsageProblem: The strategy's settings contradict each other, or do not allow a custom strategy.
     """
     if environment.strategy == "none" or not environment.trains:
         return SingleProcess()
@@ -63,10 +63,10 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
     if environment.strategy == "downpour" and environment.options.shard != "none" and environment.group_size > 1:
         return ShardedDownpour(environment)
     if environment.strategy in ("sandblaster", "downpour"):
-        # A single worker uses the servers too, since the servers run the optimizer.
+        # Even a single worker uses the servers, because they run the optimizer.
         return ParameterServerStrategy(environment)
     if environment.strategy == "diloco":
-        # A single group takes the steps of the outer optimizer too.
+        # Even a single group needs the steps of the outer optimizer.
         return Diloco(environment)
     if environment.world_size == 1:
         return SingleProcess()
@@ -75,7 +75,7 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
     if environment.strategy == "all_reduce" and environment.options.shard != "none":
         return ShardedAllReduce(environment)
     if environment.strategy == "all_reduce" or (environment.strategy == "hogwild" and environment.groups == 1):
-        return AllReduce(environment)  # A single Hogwild group has no other groups to exchange with.
+        return AllReduce(environment)  # A single Hogwild group has no other group to exchange with.
     if environment.strategy == "hogwild":
         return Hogwild(environment)
     if environment.strategy == "reduction_server" and environment.options.on_worker_loss == "continue":

@@ -1,16 +1,17 @@
-"""A gloo group that is replaced when a worker is lost, so that the remaining workers repeat the interrupted operation.
+"""A gloo group that is replaced when a worker is lost. The remaining workers repeat the interrupted operation.
 
-Operations are numbered by the order of their calls, which is the same on all ranks. After its part of an operation, a
-rank *votes*: a small all-reduce that completes only if all members have completed the operation. Results are used only
-after the vote.
+Operations are numbered in the order of their calls, which is the same on all ranks. After its part of an operation, a
+rank *votes* in a small all-reduce, which completes only if all members have completed the operation. Results are used
+only after the vote.
 
 When the keeper announces a new membership, or a connection ends, a rank shuts down the connections of its group, and
 the members connect again as a new group. They first exchange the number of operations that they have completed. If any
-of them has completed an operation, all others have completed their part of it and voted, and use its result too. If
-none has, all of them repeat it. So no rank is ahead of another one by a step.
+of them has completed an operation, all others have completed their part of it and voted, so they use its result too. If
+none has, all of them repeat it. Therefore no rank is a step ahead of another.
 
-A worker that returns joins at a step boundary. Votes show when all members know that it waits; they then wait at the
-next boundary until the keeper has made it a member, connect as a new group, and one of them sends its state.
+A worker that returns joins at a step boundary. Votes show when all members know that it is waiting. The members then
+wait at the next boundary until the keeper has made it a member, connect as a new group, and one of them sends its
+state.
 
 Only the neighbors of a lost process in gloo's ring detect its end, so waiting ranks poll for a new membership.
 """
@@ -43,28 +44,31 @@ if TYPE_CHECKING:
 POLL_S = 0.05
 """Interval in seconds at which a waiting rank checks for a new membership."""
 STEP_S = 1800.0
-"""Longest wait in seconds for the other ranks in an operation, as in torch."""
+"""Longest time in seconds to wait for the other ranks in an operation, as in torch."""
 CONNECT_S = 60.0
 """Longest time in seconds for connecting a new group, once all members are ready."""
 NOTICE_S = 30.0
-"""Longest wait for the keeper's decision after a connection has ended; longer than the lease of a host."""
+"""Longest time in seconds to wait for the keeper's decision after a connection has ended.
+
+It exceeds the lease of a host.
+"""
 
 BOUNDARY_S = 2.0
-"""Interval in seconds at which the request for a new membership at a step boundary is repeated."""
+"""Interval in seconds at which members that wait at a step boundary request a new membership again."""
 
 _VOTES, _PASSED = 1, 2
-"""Kinds of control messages."""
+"""The kinds of control messages: votes, and the exchange of completed operations."""
 
 
 class Interrupted(Exception):
-    """An operation was interrupted by a new membership, the end of a connection or a timeout."""
+    """An operation was interrupted by a new membership, a closed connection or a timeout."""
 
 
 class ReplaceableGroup(GlooGroup):
     """The group of all workers that are not lost.
 
     Args:
-        store: The join store. The caller closes it.
+        store: The join store. The caller must close it.
 
     Attributes:
         on_members: Called with the number of members of each new group.
@@ -72,7 +76,7 @@ class ReplaceableGroup(GlooGroup):
     """
 
     def __init__(self, store: JoinStore, environment: Environment) -> None:
-        # GlooGroup.__init__() would create a group of torch.distributed's default world.
+        # GlooGroup.__init__() is not called, because it would create a group in torch's default world.
         self.on_members: Callable[[int], None] = lambda count: None
         self.on_repeat: Callable[[], None] = lambda: None
         self.membership = Membership(store, environment)
@@ -113,17 +117,17 @@ class ReplaceableGroup(GlooGroup):
         _delete(groups).join(2.0)
 
     def end(self) -> None:
-        """Makes operations raise PeerLost after a loss instead of connecting again, as other ranks may have left."""
+        """Makes operations raise PeerLost after a loss instead of connecting again, since other ranks may have left."""
         self._ends = True
 
     def complete(self, operation: Callable[[], Result]) -> Result:
         """Runs an operation until it is complete on all members, and returns its result.
 
-        `operation` may be repeated, so it must not apply its result. Operations that it calls are parts of it.
+        `operation` may be repeated, so it must not apply its result. Operations that it calls itself are part of it.
 
         Raises:
-            PeerLost: This rank is no longer a member; or a connection ended, and the keeper announced no lost worker in
-                time; or a connection ended after end().
+            PeerLost: This rank is no longer a member, or a connection has ended and either the keeper has announced no
+                lost worker in time or end() has been called.
         """
         if self._is_inside:
             return operation()
@@ -151,14 +155,14 @@ class ReplaceableGroup(GlooGroup):
 
     @property
     def is_return_due(self) -> bool:
-        """Whether members wait for returning workers at the next step boundary, where all members agree on this."""
+        """Whether members wait at the next step boundary for returning workers. All members have the same value."""
         return not self.is_joining and max(self._due, self._members.joined) > self._handed_over
 
     def hand_over(self, state: Callable[[], io.BytesIO]) -> None:
         """Lets returning workers join at a step boundary, and sends them the state of one member.
 
         Args:
-            state: Encodes this rank's state. Called on one member.
+            state: A function that encodes this rank's state. It is called on one member only.
         """
         while self._due > self._members.joined:
             if self._rank == self.ranks[0]:
@@ -172,10 +176,10 @@ class ReplaceableGroup(GlooGroup):
         """Waits until the members are at a step boundary, joins them, and returns the state of one of them.
 
         Args:
-            is_ended: Returns whether the run ends. Called while this rank is not a member.
+            is_ended: Returns whether the run is ending. Called while this rank is not a member.
 
         Raises:
-            SystemExit: The run ends.
+            SystemExit: The run is ending.
         """
         self.membership.announce_ready()
         while self._rank not in self.membership.newest.ranks:
@@ -189,7 +193,10 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _transfer(self, state: Callable[[], io.BytesIO] | None) -> bytearray:
-        """Sends the state of the first member to all members that have none. Returns what this rank has received."""
+        """Sends the first member's state to all members that have none.
+
+        Returns the state if this rank has received it.
+        """
         encoded: list[torch.Tensor] = []
 
         def operation() -> bytearray:
@@ -218,9 +225,10 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _run_in_thread(self, start: Callable[[Any], list[Any]]) -> None:
-        """Runs sends and receives, and waits for them. Raises Interrupted.
+        """Calls `start`, which starts sends and receives, in a thread, and waits until these have ended.
 
-        A wait for them cannot be repeated after a timeout, so that a thread waits, which ends with the connections.
+        Raises Interrupted if one of them fails. A thread is needed because torch's wait for a transfer cannot be
+        repeated after a timeout. The thread ends at the latest with the connections.
         """
         errors: list[str] = []
         group = self._data
@@ -241,10 +249,10 @@ class ReplaceableGroup(GlooGroup):
             raise Interrupted(errors[0])
 
     def launch(self, flat: torch.Tensor) -> Callable[[], object]:
-        """Starts the sum of a tensor over all members. Returns a function that waits for it.
+        """Starts to sum a tensor over all members. Returns a function that waits until the sum is complete.
 
-        The function raises Interrupted. After an interruption the tensor must not be used again, since the interrupted
-        operation may still write to it.
+        If the operation is interrupted, the function raises Interrupted. The tensor must not be used again then,
+        because the interrupted operation may still write to it.
         """
         try:
             work = self._data.allreduce([flat], _options(dist.ReduceOp.SUM))
@@ -286,7 +294,7 @@ class ReplaceableGroup(GlooGroup):
                 each.copy_(part.clone().view(each.dtype).view(each.shape))
 
     def gather(self, value: bytes) -> list[bytes]:
-        """Returns the value of each member, in rank order."""
+        """Returns the values of all members in rank order."""
 
         def operation() -> list[bytes]:
             place = self.ranks.index(self._rank)
@@ -311,14 +319,17 @@ class ReplaceableGroup(GlooGroup):
         self._agree(_VOTES)
 
     def _agree(self, kind: int) -> int:
-        """Returns the largest number of completed operations of all members. Raises Interrupted."""
+        """Returns the largest number of completed operations over all members.
+
+        Raises Interrupted if the exchange with the members fails.
+        """
         numbers = [self._passed, kind, -kind, self._due, -self.membership.returning]
         message = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         self._reduce(message, dist.ReduceOp.MAX)
         passed, most, least, due, returning = message.tolist()
         if most != -least:
             raise Interrupted("the ranks are in different operations")
-        # If a vote succeeded on one member only, the others learn its result when they connect again.
+        # If only some members have received the result of a vote, the others receive it when they connect again.
         self._due = max(due, -returning) if kind == _VOTES else due
         return int(passed)
 
@@ -326,16 +337,17 @@ class ReplaceableGroup(GlooGroup):
         self._wait(_started(lambda: self._control.allreduce([values], _options(how))), within_s)
 
     def _wait(self, work: Any, within_s: float | None = None) -> None:
-        """Waits for a collective operation of the current group. Raises Interrupted."""
+        """Waits for a collective operation of the current group. Raises Interrupted if it fails or takes too long."""
         deadline = time.monotonic() + (STEP_S if within_s is None else within_s)
         while True:
             is_completed = work.is_completed()
             try:
                 work.wait(timedelta(seconds=POLL_S))
-            except RuntimeError as error:  # The operation has failed, or is not complete yet.
+            except RuntimeError as error:  # The operation has failed, or is still running.
                 if is_completed:
                     raise Interrupted((str(error).splitlines() or ["its connection ended"])[0]) from None
-                if work.is_completed():  # The operation has completed since the wait ended, possibly with success.
+                # The operation was completed after work.wait() had ended, possibly successfully.
+                if work.is_completed():
                     continue
                 self._check_members()
                 if time.monotonic() > deadline:
@@ -358,7 +370,10 @@ class ReplaceableGroup(GlooGroup):
         return self._connect()
 
     def _connect(self) -> int:
-        """Connects to the members of the newest membership. Returns their largest number of completed operations."""
+        """Connects to the members of the newest membership.
+
+        Returns the largest number of operations that one has completed.
+        """
         while True:
             members = self.membership.newest
             if self._rank not in members.ranks:
@@ -375,7 +390,7 @@ class ReplaceableGroup(GlooGroup):
                 return passed
 
     def _open(self, members: Members) -> None:
-        """Creates the process groups once all members are ready. Raises Interrupted."""
+        """Creates the process groups once all members are ready. Raises Interrupted if this fails."""
         prefix = f"{self._prefix}/{members.number}"
         self._members = members
         self._store.set(f"{prefix}/ready/{self._rank}", b"1")
@@ -405,7 +420,7 @@ class ReplaceableGroup(GlooGroup):
                 errors.append(RuntimeError(str(error)))
 
         before = set(self._connections())
-        # The constructors cannot be interrupted, so they run in a thread. Each ends after CONNECT_S at the latest.
+        # A thread calls the constructors, because they cannot be interrupted. Each ends after CONNECT_S at the latest.
         thread = threading.Thread(target=create, name="torchyard-connect", daemon=True)
         thread.start()
         while thread.is_alive():
@@ -417,9 +432,9 @@ class ReplaceableGroup(GlooGroup):
         self._control, self._data = groups
 
     def _shut_down(self) -> None:
-        """Ends the connections of the group, so that operations on it end here and on its other members.
+        """Shuts down the connections of the group. This ends operations of the group here and on its other members.
 
-        The groups are deleted in the background, since their destructors wait for these operations.
+        The process groups are deleted in the background, because their destructors wait for these operations.
         """
         groups = [self._control, self._data]
         self._control = self._data = _Closed()
@@ -445,17 +460,17 @@ class ReplaceableGroup(GlooGroup):
                         each.getpeername()
                         if not self._is_other(each):
                             found.append(descriptor)
-            except OSError:  # It was closed in the meantime, or is not connected.
+            except OSError:  # The descriptor was closed in the meantime, or is not connected.
                 continue
         return found
 
     def _is_other(self, connection: socket.socket) -> bool:
-        """Returns whether a connection that may be new is known not to belong to a process group."""
+        """Returns whether a connection is known not to belong to a process group."""
         return False
 
 
 class _Closed:
-    """Stands in for a process group whose connections are closed: every operation fails."""
+    """Replaces a process group whose connections are closed. Every operation fails."""
 
     def allreduce(self, *_: Any) -> Any:
         raise RuntimeError("the group has ended")
@@ -478,7 +493,7 @@ def _options(how: Any) -> Any:
 
 
 def _delete(groups: list[Any]) -> threading.Thread:
-    """Deletes objects in a thread. The caller must hold no other references."""
+    """Deletes objects in a background thread. The caller must have no other references to them."""
     thread = threading.Thread(target=groups.clear, name="torchyard-delete", daemon=True)
     thread.start()
     return thread

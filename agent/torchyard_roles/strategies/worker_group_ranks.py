@@ -1,4 +1,4 @@
-"""Ranks of worker groups that train independently: first ranks, their calls for the group, and the end of a group."""
+"""The first ranks of worker groups that train independently, their calls for the group, and the end of a group."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 TOGETHER_S = 10.0
 BEAT_S = 5.0
-"""Interval of the first rank's messages to its group while it waits for servers or other groups."""
+"""Interval in seconds of the messages that a first rank sends to its group while it waits for servers or groups."""
 
 
 def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
-    """Returns (group, address of the group's first rank) in the order of groups, the chief's group first.
+    """Returns the number of each group and the address of its first rank, in the order of groups.
 
-    Raises EnvironmentProblem if the environment does not contain the addresses.
+    The chief's group comes first. Raises EnvironmentProblem if the environment does not contain the addresses.
     """
     first: dict[int, Peer] = {}
     for trainer in environment.peers.trainers:
@@ -42,7 +42,7 @@ def first_ranks(environment: Environment) -> list[tuple[int, Peer]]:
 def wait_for_all_ranks() -> None:
     """Waits until all ranks of the group have finished their last collective, for at most TOGETHER_S.
 
-    A rank in a collective of gloo fails when another rank closes its connections.
+    If a rank closed its connections earlier, gloo collectives on other ranks would fail.
     """
     store = dist.distributed_c10d._get_default_store()
     with suppress(RuntimeError, RolesError):
@@ -51,11 +51,11 @@ def wait_for_all_ranks() -> None:
 
 
 def call_with_beats(call: Callable[[], T], beat: Callable[[], object]) -> T:
-    """Runs `call` in a thread, and returns its result. Raises its exceptions.
+    """Runs `call` in a thread, and returns its result or raises its exception.
 
     Args:
-        beat: Is called periodically meanwhile, to send the group's other ranks a message that they wait for. Otherwise
-            their collective call would time out.
+        beat: A function that is called periodically during `call`. It sends a message to the other ranks of the group,
+            whose collective call would otherwise time out.
     """
     results: list[T] = []
     problems: list[BaseException] = []
@@ -63,7 +63,7 @@ def call_with_beats(call: Callable[[], T], beat: Callable[[], object]) -> T:
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # The waiting thread raises this error again.
+        except BaseException as error:  # The waiting thread raises this exception again.
             problems.append(error)
 
     thread = threading.Thread(target=run, name="first-rank", daemon=True)

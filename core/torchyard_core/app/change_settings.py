@@ -28,7 +28,7 @@ class Setting:
     title: str
     sentence: str
     default: str
-    """A description of the value that applies without the key."""
+    """A description of the value that applies if the key is missing."""
     example: str = ""
     choices: tuple[str, ...] = ()
     """The permitted values; empty if they are not a fixed list."""
@@ -75,13 +75,16 @@ class ChangeSettings:
         self.path = home.settings_file
 
     def read(self) -> tuple[UserSettings, Mapping[str, str]]:
-        """Returns the settings, and the values in the file by key. Raises the errors of `read_user_settings`."""
+        """Returns the settings, and the values of the keys in the file. Raises the errors of `read_user_settings`."""
         text = self._text()
         settings = parse_user_settings(text, self.path)
         return settings, {key: getattr(settings, key) for key, value in _data(text).items() if value is not None}
 
     def check(self, key: str, value: str) -> None:
-        """Checks a new value of a key. An empty value is permitted. Raises UsageError or another TorchyardError."""
+        """Checks a new value of a key.
+
+        An empty value is permitted. Raises UsageError or another TorchyardError if it is invalid.
+        """
         setting(key)
         if not value:
             return
@@ -96,7 +99,7 @@ class ChangeSettings:
             parsed(value)
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns the problem of a new value, or None."""
+        """Returns the problem of a new value, or None if it is valid."""
         try:
             self.check(key, value)
         except TorchyardError as error:
@@ -135,7 +138,10 @@ class ChangeSettings:
         return edited
 
     def write(self, text: str) -> None:
-        """Writes the text to the file if it differs from the current content. Raises FileProblem."""
+        """Writes the text to the file if it differs from the current content.
+
+        Raises FileProblem if it cannot be written.
+        """
         if text != self._text():
             write_atomically(self.path, text, PRIVATE_MODE)
 

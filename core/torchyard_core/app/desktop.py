@@ -29,7 +29,10 @@ class Desktop:
 
     @classmethod
     def open(cls, home: Home, fleet: Fleet) -> Desktop:
-        """Returns the desktop with the calendar and zone in the settings. Raises FileProblem, UsageError or Refused."""
+        """Returns the desktop with the calendar and zone in the settings.
+
+        Raises FileProblem, UsageError or Refused if the settings are invalid.
+        """
         settings = read_user_settings(home.settings_file)
         return cls(home, fleet, calendar_of(home, settings), zone_for(settings))
 
@@ -58,4 +61,4 @@ def _role(url: str | None) -> str:
     try:
         return unquote(urlsplit(url).username or "") if url and not url.startswith("sqlite") else ""
     except ValueError:
-        return ""  # The invalid URL is reported when the calendar is opened.
+        return ""  # An invalid URL is reported when the calendar is opened.

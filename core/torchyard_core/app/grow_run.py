@@ -13,7 +13,10 @@ from torchyard_core.next_steps import AddHost
 
 
 class GrowRun:
-    """Adds workers to a live run that this desktop has launched. `cancel`, from any thread, undoes it."""
+    """Adds workers to a live run that this desktop has launched.
+
+    `cancel` undoes it, and may be called on any thread.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class GrowRun:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Requests that `run` stop and leave the run as it was, unless the workers have joined it."""
+        """Asks `run()` to stop and to leave the run as it was. Has no effect once the workers have joined the run."""
         self._is_cancelled = True
         if self._growth is not None:
             self._growth.cancel()

@@ -62,7 +62,10 @@ class LaunchCallbacks:
 
 
 class LaunchUseCase(ABC):
-    """A launch of a topology or of an ended run. `run` performs the launch; `cancel`, from any thread, undoes it."""
+    """A launch of a topology or of an ended run.
+
+    `run` performs it. `cancel` undoes it, and may be called on any thread.
+    """
 
     def __init__(self, desktop: Desktop, callbacks: LaunchCallbacks | None, booking: BookingOptions | None):
         self.desktop = desktop
@@ -74,7 +77,7 @@ class LaunchUseCase(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Performs the steps that precede the host checks. Raises TorchyardError."""
+        """Performs the steps that precede the host checks. Raises TorchyardError if one of them fails."""
 
     @property
     @abstractmethod
@@ -102,7 +105,7 @@ class LaunchUseCase(ABC):
         return started
 
     def cancel(self) -> None:
-        """Requests that `run` stop after the current operation and undo the launch."""
+        """Asks `run()` to stop after the current operation and to undo the launch."""
         self.is_cancelled = True
         if self._launch is not None:
             self._launch.cancel()

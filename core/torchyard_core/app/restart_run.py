@@ -40,7 +40,10 @@ class RestartRun(LaunchUseCase):
         self._own_record = desktop.history.load(ended.run_id)
 
     def prepare(self) -> None:
-        """Reads the run's record from its hosts. Raises RunFailed if the run cannot be restarted, or HostError."""
+        """Reads the run's record from its hosts.
+
+        Raises RunFailed if the run cannot be restarted, and HostError if a host cannot be used.
+        """
         ask = self.callbacks.ask
         links, errors = links_of_run(self.desktop.fleet, self._ended)
         for error in errors.values():

@@ -39,7 +39,7 @@ def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, DaemonClient], 
 
 
 def link_to_primary(fleet: Fleet, run: KnownRun) -> DaemonClient:
-    """Returns the link to the run's primary host. Raises HostError."""
+    """Returns the link to the run's primary host. Raises HostError if the host cannot be used."""
     if not fleet.knows(run.primary):
         raise _not_in_fleet(run.primary, run)
     return fleet.link(run.primary, install=False)

@@ -51,7 +51,7 @@ def team_url(address: str, role: str) -> str:
     """Returns the URL of a calendar for a role.
 
     `address` is a text such as `db.example.org/gpus` or `db:5433/gpus?sslmode=require`, or a URL. If `role` is not
-    empty, it replaces the role in the address. Raises BadUrl.
+    empty, it replaces the role in the address. Raises BadUrl if the address is invalid.
     """
     address = address.strip()
     if not address:
@@ -86,7 +86,7 @@ class TeamCalendar:
     def test(self, url: str, password: str = "") -> CalendarFound:
         """Opens a calendar as a member without changing anything.
 
-        Raises BadUrl, StoreUnavailable, StoreTooNew, PermissionDenied.
+        Raises BadUrl, StoreUnavailable, StoreTooNew or PermissionDenied if the calendar cannot be used.
         """
         try:
             store = open_store(url, "", password=password)
@@ -115,11 +115,14 @@ class TeamCalendar:
         return Joined(found, copied)
 
     def leave(self) -> None:
-        """Returns to the private calendar on this computer. The team's calendar is unchanged."""
+        """Switches back to the private calendar on this computer. The team's calendar is unchanged."""
         self._settings.change("bookings_url", "")
 
     def test_server(self, url: str, password: str = "") -> ServerFound:
-        """Tests whether a role can create a calendar in a database that may have one. Raises the errors of `test`."""
+        """Tests whether a role can create a calendar in a database, which may already have one.
+
+        Raises the errors of `test`.
+        """
         try:
             return find_server(url, password)
         except StoreUnavailable as error:
@@ -145,6 +148,6 @@ class TeamCalendar:
 
 
 def _explained(error: StoreUnavailable) -> StoreUnavailable:
-    """Returns an error with the same message, and with advice for a form that contains the address and the role."""
+    """Returns an error with the same message, and advice for the user of a form with the address and the role."""
     is_login = isinstance(error, DatabaseLoginRefused)
     return StoreUnavailable(error.message, hint="Check role and password." if is_login else "Check the address.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 UNDEPLOY_TIMEOUT_S = 60.0
 LEAVE_WITHIN_S = 10.0
-"""Maximum time in seconds to wait for the exit of the daemon after its answer."""
+"""Maximum time in seconds to wait for the daemon to exit after its answer."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Removed:
         return self.error is not None and not isinstance(self.error, AgentMissing)
 
     def sentence(self, gone: Collection[str] = ()) -> str:
-        """Returns a message for the user about a host that has not `failed`.
+        """Returns a message for the user about a host whose agent was removed.
 
         `gone` contains the nodes that were undeployed together with this one.
         """

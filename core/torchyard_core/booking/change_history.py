@@ -29,9 +29,9 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A field before and after a change. None means that the field had no value, or that the booking did not exist.
+    """A field before and after a change.
 
-    Other values of `gpus` are tuples of slot IDs.
+    None means that the field was empty or the booking did not exist. Values of `gpus` are tuples of slot IDs.
     """
 
     field: str

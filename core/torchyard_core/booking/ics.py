@@ -27,26 +27,28 @@ from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 AT_MOST = 1000
 """Maximum number of drafts of one import."""
 EXPANDED_AT_MOST = 10_000
-"""Events are skipped once the events before them have more than this number of occurrences."""
+"""Once more than this number of occurrences have been expanded, the remaining events are skipped."""
 MAX_BYTES = 10_000_000
 FIRST_LOOK = timedelta(days=366)
-"""The first period for which a repeated event is expanded. Each further period is twice as long as the one before."""
+"""The length of the first period for which a recurring event is expanded. Each further period is twice as long."""
 EVER = datetime(1970, 1, 1, tzinfo=UTC), datetime(END_OF_TIME, 1, 1, tzinfo=UTC)
 """The period that contains all bookings."""
 _RULE = re.compile(r"(?im)^RRULE\b.*")
 _TIMES_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
 _PER_DAY = 24
-"""Maximum number of times of day that BYHOUR, BYMINUTE and BYSECOND of a rule give together."""
+"""Maximum number of times of day that a rule may specify by BYHOUR, BYMINUTE and BYSECOND together."""
 _PERIOD_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3600}
-"""Seconds between occurrences, for frequencies whose rules are expanded only with COUNT or UNTIL and without BY… parts.
+"""Seconds between occurrences for frequencies above daily.
+
+Rules with these frequencies are expanded only if they have COUNT or UNTIL and no BY… parts.
 """
 _DAY_S = 86400
 MOST_REPEATED = 200_000
 """Maximum estimated number of occurrences of a rule, counted from its first occurrence, however long ago that is."""
 LONGEST_S = 60.0
-"""Maximum CPU time in seconds of each of two passes over the events: the checks, and the expansion.
+"""Maximum CPU time in seconds for each of the two passes over the events, which check and expand them.
 
-The remaining events count as unread.
+Events that are not reached in this time count as unread.
 """
 _LATE = 9900
 _TIME_IN_LINE = re.compile(r"(?<!\d)\d{8}(?:T\d{6}Z?)?(?!\d)")
@@ -171,7 +173,7 @@ def read_ics(
 def _draft(
     event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], reasons: list[str]
 ) -> list[Draft]:
-    """Returns the draft of an occurrence in a list, which is empty if the occurrence is skipped.
+    """Returns a list with the draft of an occurrence, or an empty list if the occurrence is skipped.
 
     Appends remarks to `reasons`. Cancelled and past occurrences are skipped without a remark.
     """
@@ -197,7 +199,10 @@ def _draft(
 
 
 def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block], list[tuple[_Block, str]]]:
-    """Returns the file's calendars without events, the readable events, and the unreadable events with reasons."""
+    """Parses the file.
+
+    Returns its calendars without events, the readable events, and the unreadable events with reasons.
+    """
     if len(text) > MAX_BYTES:
         raise BadCalendar(f"the calendar is larger than {MAX_BYTES // 1_000_000} MB", hint="Export fewer days of it.")
     content = text.decode("utf-8-sig", errors="replace") if isinstance(text, bytes) else text.removeprefix("\ufeff")
@@ -207,7 +212,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # A component is invalid, such as VTIMEZONE. Zones may still be identified by their names.
+        if calendar is None:  # A component such as VTIMEZONE is invalid. Zones may still be identified by their names.
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])
@@ -277,7 +282,7 @@ def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
 def _why_unreadable(block: _Block, until: datetime) -> str:
     """Returns the reason why an event cannot be imported at the right time, or an empty string if it can.
 
-    Removes unreadable properties that do not determine the time from the event.
+    Unreadable properties that do not affect the time are removed from the event.
     """
     if block.event is None:
         return "it is not iCalendar (RFC 5545)"
@@ -321,7 +326,7 @@ def _begins_like_a_time(block: _Block) -> bool:
 
 
 def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
-    """Returns the reason why a rule is not expanded, or an empty string if it is.
+    """Returns the reason why a rule is not expanded, or an empty string if the rule is expanded.
 
     A rule is not expanded if it repeats too frequently, has too many occurrences, never occurs, or has an invalid
     INTERVAL or UNTIL.
@@ -355,16 +360,17 @@ def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
 
 
 def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
-    """Returns whether a rule has any occurrence without its UNTIL and COUNT. Returns True for an invalid rule.
+    """Returns whether a rule would have any occurrence if its UNTIL and COUNT were ignored; True for an invalid rule.
 
-    For a rule without occurrences, dateutil searches up to the year 9999, which takes seconds. Since the Gregorian
-    calendar repeats every 400 years, the rule is shifted to a year from 9501 to 9900.
+    For a rule without occurrences, dateutil would search up to the year 9999, which takes seconds. The Gregorian
+    calendar repeats every 400 years, so the rule is first moved to a year between 9501 and 9900, from which the search
+    is short.
     """
     late = start.replace(year=start.year + (_LATE - start.year) // 400 * 400)
     kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))
     try:
         return next(iter(rrulestr(kept, dtstart=late)), None) is not None
-    except Exception:  # The expansion of the rule reports the error.
+    except Exception:  # Expanding the rule will report the error.
         return True
 
 
@@ -414,7 +420,10 @@ def _version(block: _Block) -> int:
 
 
 def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datetime, until: datetime) -> list[Any]:
-    """Returns the events of a group between `since` and `until`, with recurring events expanded. Raises _Unreadable."""
+    """Returns the events of a group between `since` and `until`, with recurring events expanded.
+
+    Raises _Unreadable if the events cannot be expanded.
+    """
     alone = Calendar()
     for key, value in calendar.items():
         alone[key] = value
@@ -431,7 +440,7 @@ def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datet
                 found.setdefault((str(event["DTSTART"].dt), str(event.get("RECURRENCE-ID", ""))), event)
             begin, length = end, length * 2
         return list(found.values())
-    except Exception as error:  # Like the parser, the library raises exceptions of any type.
+    except Exception as error:  # The library for recurring events raises exceptions of any type, like the parser.
         raise _Unreadable(str(error).splitlines()[0][:200] if str(error) else type(error).__name__) from None
 
 

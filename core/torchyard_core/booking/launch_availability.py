@@ -74,7 +74,7 @@ def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) 
 
 
 def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tuple[Clashing, ...]:
-    """Groups slots by their bookings, which are given in `booked` by slot. Slots without a booking are omitted."""
+    """Groups slots by booking. `booked` maps slot IDs to bookings; slots without a booking are omitted."""
     by_booking: dict[str, list[str]] = {}
     for slot in taken:
         if slot in booked:
@@ -99,7 +99,7 @@ def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Bookin
 
 
 def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
-    """Returns the hosts with the given GPUs, which the team's rules close, marked as busy."""
+    """Marks the given GPUs of the hosts as busy, because the team's rules do not allow the user to book them."""
     return tuple(
         _with_excluded(host, {gpu.uuid: "closed by the team's rules" for gpu in host.gpus if gpu.uuid in gpus})
         for host in known
@@ -111,8 +111,8 @@ def hosts_limited_to(
 ) -> tuple[HostFacts, ...]:
     """Returns the hosts with all GPUs outside `slots` marked as busy.
 
-    Other hosts without GPUs get `booked_by` if their CPU slot is in `booked`. If `slots` has only CPU slots, only the
-    hosts of these slots are returned.
+    A host without GPUs gets `booked_by` if its CPU slot is in `booked` but not in `slots`. If `slots` has only CPU
+    slots, only the hosts of these slots are returned.
     """
     wanted = set(slots)
     if all(map(is_cpu_id, wanted)):
@@ -136,7 +136,7 @@ def holds_slots(booking: Booking, taken: Sequence[str]) -> bool:
 def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> list[Booking]:
     """Returns the person's live bookings at the time `start`.
 
-    Bookings without a run come first. The further order is by number of GPUs, then by start.
+    Bookings without a run come first. Otherwise, the bookings are sorted by number of GPUs, then by start.
     """
     own = [one for one in bookings if one.owner == person and one.is_live and one.start <= start < one.end]
     return sorted(own, key=lambda one: (one.run_id is not None, len(one.gpus), one.start, one.id))
@@ -164,7 +164,7 @@ def moment_of(text: str) -> datetime | None:
 def _with_busy(host: HostFacts, users: Mapping[str, str]) -> HostFacts:
     if not users:
         return host
-    # The current user of a GPU takes precedence over the owner of its booking.
+    # If a GPU is both booked and in use, its current user is shown.
     return replace(
         host, busy_gpus=host.busy_gpus | frozenset(users), gpu_users={**users, **host.gpu_users}, use_known=True
     )

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""Time for which GPUs must be free of other users' bookings to be used by a run without a booking."""
+"""A run without a booking may use only GPUs that no other user has booked within this time after the run's start."""
 
 
 class GpusBooked(RunFailed):
@@ -101,7 +101,7 @@ class LaunchBooking:
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         self._load_calendar(known)
         if self._is_later:
-            # The current users of the GPUs do not matter for a later start.
+            # For a later start, it does not matter who uses the GPUs now.
             known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
         others = self._others(self._start, self._start + AT_LEAST)
         if self._chosen is not None:
@@ -131,7 +131,7 @@ class LaunchBooking:
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
-            return  # A rule closes these GPUs, which the attempt to book them reports.
+            return  # The rules forbid booking these GPUs. The later attempt to book them reports this.
         hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
@@ -245,7 +245,7 @@ class LaunchBooking:
         return booking
 
     def _closed(self, length: timedelta) -> set[str]:
-        """Returns the IDs of the slots that the rules do not allow the user to book from the start for this length."""
+        """Returns the IDs of slots that the rules do not allow the user to book for `length` from the run's start."""
         rules, slots = self._rules, self._view.slots
         if rules is None or not rules.windows:
             return set()
@@ -270,9 +270,10 @@ class LaunchBooking:
         return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """Returns the checklist line for slots that are used without a booking.
+        """Returns a check with the next booking of the slots by another user, or with the message that there is none.
 
-        Returns nothing if the calendar is unavailable and its last known state has no later booking of the slots.
+        Used for slots that the run uses without a booking. If the calendar is unavailable and its last known state has
+        no such booking, no check is returned.
         """
         names = self._names(taken)
         later = clashing_bookings(taken, self._others(self._start, self._start + self._usual_length))
@@ -315,7 +316,7 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
-            if error.code == "ended":  # The booking no longer holds its GPUs, which may belong to another booking.
+            if error.code == "ended":  # The booking no longer holds its GPUs, and another booking may hold them now.
                 raise
             self._on_trouble(error)
 
@@ -335,7 +336,7 @@ class LaunchBooking:
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
         """Returns the next time at which the same GPUs are free.
 
-        Empty if there is none, the database is unavailable, or the wish is refused.
+        Returns an empty tuple if there is no such time, the database is unavailable, or the rules forbid the booking.
         """
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)

@@ -12,7 +12,7 @@ from typing import Any
 from torchyard_core.booking.intervals import Interval
 
 USUAL_LENGTH = timedelta(hours=8)
-"""The default length of a booking, such as for a run if no earlier run of that name has succeeded."""
+"""The default length of a booking, for example for a run if no earlier run of that name has succeeded."""
 
 
 class State(StrEnum):
@@ -107,7 +107,7 @@ class Booking:
     let_go_at: datetime | None = None
     """The time at which the booking stopped holding its GPUs early; None unless it was released, cancelled or unused.
 
-    A cancelled booking has its start here.
+    For a cancelled booking, this is its start.
     """
     uid: str = ""
 
@@ -171,7 +171,7 @@ class Series:
 class Login:
     """The person behind a UNIX user name on the hosts that match a pattern.
 
-    A user name that persons share (`ubuntu`) has several entries.
+    A user name that several persons share (such as `ubuntu`) has several entries.
     """
 
     host_pattern: str
@@ -182,7 +182,7 @@ class Login:
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
     """Returns the persons behind a user name on a host, sorted.
 
-    A user name that no entry has as its user or person, for any host, is itself the person.
+    If no entry for any host contains the name, either as the user or as the person, the name itself is returned.
     """
     entries = tuple(logins)
     found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}

@@ -49,7 +49,7 @@ class PlannedTime:
 
     @property
     def length_words(self) -> str:
-        """The length in the syntax of an input field: `8h`."""
+        """The length, formatted for an input field: `8h`."""
         return command_length(self.length)
 
     def to_text(self) -> str:
@@ -73,7 +73,7 @@ def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> Plan
     A start less than a minute ago means now.
 
     Raises:
-        Refused: The input is invalid (such as code `bad_time`), or the start is in the past (code `past`).
+        Refused: The input is invalid (for example with the code `bad_time`), or the start is in the past (code `past`).
     """
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):
@@ -113,7 +113,8 @@ def bookings_in(bookings: Iterable[Booking], person: str, when: Interval) -> Pla
 def when_booked(booking: Booking, start: datetime, zone: str) -> str:
     """Formats the time of a booking: `until 18:00` if it has begun at `start`, otherwise `from 14:00 to 18:00`.
 
-    A day is included if it differs from the day of the time before it, which is `start` for the first time.
+    The day of the first time is included only if it differs from the day of `start`, and the day of the second time
+    only if it differs from the day of the first.
     """
     end = until(start, booking.end, zone)
     if booking.start <= start:

@@ -65,8 +65,9 @@ def has_end(rule: str) -> bool:
 def _wall_clocks(text: str, start: datetime, zone: str, last: datetime | None) -> Iterator[datetime]:
     """Yields the rule's local times in order up to `last`, or up to the rule's own end if `last` is None.
 
-    For a rule without occurrences (30 February), dateutil searches up to the year 9999, which takes seconds. Since the
-    Gregorian calendar repeats every 400 years, weekdays included, the rule is shifted to a year from 9501 to 9900.
+    For a rule without occurrences (30 February), dateutil would search up to the year 9999, which takes seconds. The
+    Gregorian calendar repeats every 400 years, weekdays included, so the rule is first moved to a year between 9501 and
+    9900, from which the search is short.
 
     Raises Refused for an invalid rule, and for one that does not end within LONGEST_YEARS.
     """

@@ -1,6 +1,6 @@
 """Release of bookings at the end of the runs for which they were made.
 
-This is done by a desktop of the booking's owner: by one that is connected when the run ends, otherwise by the next one
+A desktop of the booking's owner releases the booking: one that is connected when the run ends, otherwise the next one
 that connects.
 """
 
@@ -55,7 +55,7 @@ def end_bookings(
     for booking_id in sorted(over.keys() - in_use):
         booking = by_id[booking_id]
         if booking.run_id not in over[booking_id]:
-            continue  # The state of the booking's current run is not known yet.
+            continue  # A later run uses the booking now, and its state is not known yet.
         ended, state = max(over[booking_id].values())
         if (after := end_of_run(store, booking, state, ended, keep)) is not None:
             changed.append(after)

@@ -132,7 +132,7 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
 
 
 def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime:
-    """Parses the end of an interval that begins at `start`. Raises Refused.
+    """Parses the end of an interval that begins at `start`. Raises Refused for other text.
 
     A length (`+4h`, `4h`) is added to the start. A time of day means its first occurrence after the start. Other texts
     are parsed by `moment`.
@@ -152,7 +152,7 @@ def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime
 
 
 def _written(words: str, zone: str, now: datetime) -> datetime:
-    """Parses a local time or an RFC 3339 time in lower case. Raises ValueError or Refused."""
+    """Parses a local time or an RFC 3339 time in lower case. Raises ValueError or Refused for other text."""
     local = now.astimezone(zone_of(zone)).replace(tzinfo=None)
     match = _CLOCK.fullmatch(words)
     if match and _is_clock(match):
@@ -160,10 +160,10 @@ def _written(words: str, zone: str, now: datetime) -> datetime:
         day = _date(match["date"] or "today", local, clock)
         return instant(_at(day, clock), zone)
     try:
-        # A day begins at its first moment, even in zones where clocks change at midnight.
+        # If clocks change at midnight, the day begins at its first existing moment.
         return to_utc(datetime.combine(_date(words, local, None), time()), zone)
     except ValueError:
-        if match and match["date"] and int(match["hour"]) <= 24:  # The text has the form `tomorrow 9`.
+        if match and match["date"] and int(match["hour"]) <= 24:  # The text is a day and an hour: `tomorrow 9`.
             clock = _clock(match, words)
             return instant(_at(_date(match["date"], local, clock), clock), zone)
     written = datetime.fromisoformat(words.upper())
@@ -176,7 +176,7 @@ def _is_clock(match: re.Match[str]) -> bool:
 
 
 def _clock(match: re.Match[str], text: str) -> timedelta:
-    """Returns the time after midnight, up to 24:00. Raises Refused."""
+    """Parses a time of day. Returns the time since midnight, up to 24:00. Raises Refused if it is invalid."""
     hour = int(match["hour"])
     minute, second = int(match["minute"] or match["minute_ko"] or 0), int(match["second"] or 0)
     half = {"오전": "am", "오후": "pm"}.get(match["half"] or "", match["suffix"])
@@ -196,7 +196,7 @@ def _at(day: date, clock: timedelta) -> datetime:
 def _date(words: str, now: datetime, clock: timedelta | None) -> date:
     """Parses a date. With `clock`, a weekday means the next one at which this time of day is in the future.
 
-    Raises ValueError.
+    Raises ValueError for other text.
     """
     if words in ("today", "tomorrow"):
         return now.date() + timedelta(days=words == "tomorrow")
@@ -211,7 +211,7 @@ def _date(words: str, now: datetime, clock: timedelta | None) -> date:
 
 
 RECENT = timedelta(days=90)
-"""A date without a year means the first such date after the day that is this long before today."""
+"""How long ago a date without a year may be. An earlier date means the next one in the future."""
 _WEEKDAY = (
     r"(?:mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?"
     r"|[월화수목금토일]요일)"
@@ -237,11 +237,11 @@ _WITH_WEEKDAY = re.compile(rf"(?P<weekday>{_WEEKDAY}),?\s+(?P<date>.+)")
 
 
 def read_date(text: str, now: datetime, clock: time | None) -> date:
-    """Parses a date in lower-case words. Raises ValueError.
+    """Parses a date in lower-case words. Raises ValueError for other text.
 
-    A weekday is the first one whose `clock` (None: midnight) is after `now`. `next` before a weekday excludes today.
-    `this` and `이번 주` mean the current week, and `다음 주` means the next week (from Monday). A date without a year
-    is the first one after the day that is RECENT before today.
+    A weekday means the first such day whose time `clock` (midnight if None) is after `now`. `next` before a weekday
+    excludes today. `this` and `이번 주` mean the current week, and `다음 주` means the next week (from Monday). A date
+    without a year may be up to RECENT ago; an earlier date means the next one in the future.
 
     Args:
         text: The date.
@@ -257,7 +257,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
         return _of_a_week(match["which"] or "", _parsed(match["weekday"], today).weekday(), now, clock)
     for shape in _OF_A_YEAR:
         if match := shape.fullmatch(text):
-            # The parser returns the first date after its base date.
+            # dateparser returns the first matching date after its base date.
             found = _parsed(text, today if match["year"] else today - RECENT)
             if found.day != int(match["day"]) or found.year != int(match["year"] or found.year):
                 raise ValueError(f"{text} was read as {found}")

@@ -18,7 +18,7 @@ from torchyard_core.errors import UsageError
 
 By = Literal["person", "host", "week"]
 Parts = Mapping[tuple[str, str], list[Interval]]
-"""Intervals by (person, GPU)."""
+"""Intervals. Keys are pairs of person and GPU."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def _print_changes(chosen: CommandContext, store: BookingStore, done: CalendarSy
 
 
 def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
-    """Returns the use case that books this fleet's GPUs. An invalid fleet file is reported and adds no GPUs."""
+    """Returns the use case that books this fleet's GPUs. If the fleet file is invalid, prints this and adds no GPUs."""
     from torchyard_core.app.book_gpus import BookGpus
 
     try:

@@ -46,7 +46,7 @@ class CommandContext:
         return self.fleet_file.with_name("facts.json")
 
     def user_settings(self) -> UserSettings:
-        """Reads the user settings (`settings.yaml`). Raises FileProblem or UsageError."""
+        """Reads the user settings (`settings.yaml`). Raises FileProblem or UsageError if they are invalid."""
         return read_user_settings(self.home.settings_file)
 
     def calendar(self) -> Calendar:
@@ -81,8 +81,8 @@ class CommandContext:
     def inventory(self) -> Inventory:
         """Reads the fleet file.
 
-        Raises FileProblem if the file cannot be read or a named file does not exist, and TorchyardError with all
-        problems if it has errors.
+        Raises FileProblem if the file cannot be read, or was given as an option and does not exist. Raises
+        TorchyardError with all problems if the file has errors.
         """
         if self.fleet_is_named and not path_exists(self.fleet_file):
             raise FileProblem(
@@ -96,7 +96,7 @@ class CommandContext:
 
     def fleet(self, hosts: Iterable[Host]) -> Fleet:
         """Creates a fleet of the hosts without connecting to them."""
-        from torchyard_core.engines.registry import open_fleet  # The import loads paramiko, which takes 0.25 s.
+        from torchyard_core.engines.registry import open_fleet  # This import loads paramiko, which takes 0.25 s.
 
         clusters = self.inventory().clusters
         return open_fleet(hosts, clusters, self.home.known_hosts, self.facts_file, terminal_questions(), remark)

@@ -18,7 +18,7 @@ SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.wo
 
 
 def text_of(file: Path) -> tuple[str, str]:
-    """Returns the text of a file and its name for messages. Raises FileProblem."""
+    """Returns the text of a file and its name for messages. Raises FileProblem if it cannot be read."""
     from torchyard_core.yaml_io.yaml_file import MAX_BYTES, read_text
 
     if str(file) != "-":
@@ -35,7 +35,7 @@ def text_of(file: Path) -> tuple[str, str]:
 def topology_of(file: Path) -> TopologyFile:
     """Returns the topology in a file. Paths in a topology from stdin are relative to the current folder.
 
-    Raises FileProblem.
+    Raises FileProblem if the file cannot be read.
     """
     from torchyard_core.topology.file import read_topology, topology_from_text
 

@@ -14,7 +14,7 @@ from types import FrameType
 
 @dataclass
 class Interrupts:
-    """The number of times that Ctrl-C was pressed since the last `take`, and a callback."""
+    """Counts how often Ctrl-C was pressed since the last `take`, and calls a callback."""
 
     count: int = 0
     _at_once: Callable[[], None] | None = field(default=None, repr=False)
@@ -66,7 +66,7 @@ def raising_interrupts() -> Iterator[None]:
 def ask(question: str) -> str:
     """Reads a line from the terminal. In contrast to `input`, no Ctrl-C is lost.
 
-    Raises EOFError or KeyboardInterrupt.
+    Raises EOFError at the end of the input, and KeyboardInterrupt on Ctrl-C.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -76,7 +76,7 @@ def ask(question: str) -> str:
             print(question, end="", flush=True)
             terminal = sys.stdin.fileno()
             while terminal not in select.select([terminal, reading], [], [])[0]:
-                os.read(reading, 1)  # A signal other than Ctrl-C was received.
+                os.read(reading, 1)  # A signal other than Ctrl-C has woken this loop.
             line = os.read(terminal, 4096)  # A read from a terminal returns at most one line.
     finally:
         signal.set_wakeup_fd(before)

@@ -51,7 +51,7 @@ def is_unread() -> bool:
     """Returns whether the reader of stdout or stderr has closed it. A BrokenPipeError may also concern another pipe."""
     poll = select.poll()
     for descriptor in (1, 2):
-        poll.register(descriptor, 0)  # poll always reports errors and hang-ups.
+        poll.register(descriptor, 0)  # poll reports errors and hang-ups even if no events are requested.
     return bool(poll.poll(0))
 
 
@@ -108,7 +108,7 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
     """Prints the error on stderr, and with --json also on stdout."""
     if as_json:
         try:
-            # The error is a single line, since it may follow a stream of events.
+            # The error is printed on a single line, since it may follow a stream of events.
             print_json_line({"error": error_as_json(error)})
         except OSError:
             discard_output()
@@ -118,7 +118,7 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints columns as wide as their widest cell.
 
-    Cells are neither cut nor wrapped, so that lines can be searched.
+    Cells are neither cut nor wrapped, so that tools such as grep find them.
     """
     cells = [list(headings), *[list(map(one_line, row)) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]

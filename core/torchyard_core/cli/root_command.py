@@ -40,7 +40,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # At the interpreter's shutdown, an error would be printed as a traceback.
+            sys.stdout.flush()  # An error during the interpreter's shutdown would be printed as a traceback.
             return result
         except BrokenPipeError as error:
             if not is_unread():
@@ -138,7 +138,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         print_error(TorchyardError("interrupted.", code="interrupted"), as_json=as_json)
         sys.exit(INTERRUPTED)
-    except Exception as error:  # The last resort prints unexpected errors without a traceback.
+    except Exception as error:  # Unexpected errors are printed without a traceback.
         explanation = _explained(error)
         print_error(explanation, as_json=as_json)
         discard_output()

@@ -35,7 +35,7 @@ class Archive:
     data: bytes
     """Zlib-compressed JSON that maps paths to texts."""
     bootstrap: bytes
-    """The first code to run on the host, which imports nothing of the archive (`torchyard_agent.bootstrap`)."""
+    """The code that runs first on the host. It imports nothing from the archive (`torchyard_agent.bootstrap`)."""
     unpacked: str
     """SHA-256 of the unpacked sources, to detect incomplete or modified installations."""
 

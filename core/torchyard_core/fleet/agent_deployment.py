@@ -42,9 +42,9 @@ from torchyard_core.next_steps import DeployAgent, SetHostField
 ANSWER_TIMEOUT_S = 60.0
 """Time limit in seconds for each answer to a new connection, long enough for a slow host with a home on NFS."""
 TRIES = 4
-"""Maximum number of attempts. A further attempt follows if an agent was replaced, or if the daemon exited meanwhile."""
+"""Maximum number of attempts. Another attempt is made if an agent was replaced or the daemon exited in the meantime."""
 RETIRE_WITHIN_S = 10.0
-"""Time limit in seconds for the exit of a daemon after `retire`, which usually takes milliseconds."""
+"""Maximum time in seconds to wait for a daemon to exit after `retire`. It usually takes milliseconds."""
 CHUNK = 64 * 1024
 TOO_OLD = 93
 """Exit status of an interpreter that is too old, after which the shell tries the next one."""
@@ -129,7 +129,7 @@ def attach(
 
 
 class _DaemonExited(Exception):
-    """Raised if the connection ends before `hello` is answered, for example because another daemon replaces it."""
+    """Raised if the connection ends before `hello` is answered, for example because another daemon was started."""
 
     def __init__(self, error: AgentFailed):
         super().__init__(error.message)
@@ -174,7 +174,7 @@ def _attach_once(
     channel = _open(host, dialer, nonce)
     try:
         return _bridge(host, channel, nonce, archive, install, progress, cluster)
-    except BaseException:  # BaseException includes KeyboardInterrupt: the connection must be closed in any case.
+    except BaseException:  # BaseException includes KeyboardInterrupt, after which the connection must also be closed.
         channel.close()
         raise
 
@@ -260,7 +260,7 @@ class _AnswerReader:
             raise self._broken() from error
 
     def next(self) -> dict[str, Any]:
-        """Returns the next answer. Raises HostError: for no answer, for an error in it, or NoPython."""
+        """Returns the next answer. Raises HostError if the answer reports an error or there is no valid answer."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while True:
             start = self._buffer.find(self._mark)

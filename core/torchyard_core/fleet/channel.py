@@ -19,7 +19,10 @@ class Channel(Protocol):
         """Sends all of `data`. Raises OSError if the connection is closed."""
 
     def receive(self, timeout_s: float | None) -> bytes:
-        """Returns the next bytes, or an empty value at the end of the stream. Raises TimeoutError."""
+        """Returns the next bytes, or an empty value at the end of the stream.
+
+        Raises TimeoutError if none arrive in time.
+        """
 
     def errors(self) -> str:
         """Returns the newest output of the program on standard error, at most 8 KiB."""
@@ -41,7 +44,7 @@ class ProcessChannel:
         self._input = self._process.stdin
         self._output = self._process.stdout
         self._errors = self._process.stderr
-        # Closing a descriptor does not end a poll on it, so a byte in a pipe ends the poll of the reader.
+        # Closing a descriptor does not end a poll on it, so a byte in a pipe wakes the polling reader.
         self._wake_reader, self._wake_writer = os.pipe()
         self._reading = threading.RLock()
         self._close_once = threading.Lock()

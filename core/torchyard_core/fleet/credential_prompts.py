@@ -40,9 +40,12 @@ class CredentialPrompt:
 
     kind: CredentialKind
     host: str
-    """The name of the host in the fleet, or the bastion's name as written."""
+    """The name of the host in the fleet, or the bastion's name as written in the configuration."""
     about: str
-    """Title, such as `the key ~/.ssh/id_ed25519` or `lee on gpu-a (10.0.0.11:22)`."""
+    """What the credential is for, such as `the key ~/.ssh/id_ed25519` or `lee on gpu-a (10.0.0.11:22)`.
+
+    Used as the title.
+    """
     prompt: str
     """Label of the field: `Passphrase`, or a text of the server."""
     hidden: bool = True
@@ -75,7 +78,7 @@ class NotAnswered(Exception):
 
 
 class CredentialCache:
-    """Credentials entered in this session. Concurrent logins that need the same credential prompt the user once."""
+    """Credentials entered in this session. If concurrent logins need the same credential, the user is prompted once."""
 
     def __init__(self, questions: Prompter | None = None):
         """Creates an empty cache. Without `questions` the user cannot be prompted."""
@@ -100,7 +103,7 @@ class CredentialCache:
             yield
 
     def known(self, key: Hashable) -> object | None:
-        """Returns the credential stored under `key`, or None."""
+        """Returns the credential stored under `key`, or None if there is none."""
         with self._guard:
             return self._known.get(key)
 

@@ -62,7 +62,7 @@ class DaemonClient:
         return not self._closed
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
-        """Sends a request. The returned future raises the errors of `call`, except that it has no time limit."""
+        """Sends a request. The returned future raises the same errors as `call`, but has no time limit."""
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:

@@ -25,7 +25,7 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""Timeout in seconds of reading facts, which starts the interpreter for programs, possibly over NFS."""
+"""Timeout in seconds for reading facts. The agent starts the interpreter for programs, which may be on NFS."""
 AT_ONCE = 256
 """Maximum number of hosts that are asked concurrently. It is high, so that hosts that do not answer delay few others.
 
@@ -34,7 +34,7 @@ The dialer limits concurrent logins on each sshd.
 USE_HOLDS_S = 30.0
 """Validity in seconds of a sample of GPU use, long enough for a launch to plan with it."""
 CLOSE_WITHIN_S = 5.0
-"""Time limit in seconds for the closing of the open links."""
+"""Time limit in seconds for closing the open links."""
 
 Answer = TypeVar("Answer")
 
@@ -139,7 +139,10 @@ class Fleet:
         replace_same_version: bool = False,
         progress: Progress = lambda host, done, total: None,
     ) -> DaemonClient:
-        """Returns the link to a host, and opens it if necessary. Options are as in `attach`. Raises HostError."""
+        """Returns the link to a host, and opens it if necessary.
+
+        Options are as in `attach`. Raises HostError if this fails.
+        """
         for hosts in self.others:
             if hosts.owns(name):
                 return hosts.link(name, install=install)
@@ -169,7 +172,7 @@ class Fleet:
                 return link
         link.close()
         if wanted and other is not None:
-            return other  # Another thread opened a link first.
+            return other  # Another thread has opened a link in the meantime.
         reason = "the fleet was closed" if closed else f"{name} was removed from the fleet"
         raise HostError(name, f"{reason} while connecting to the host.")
 
@@ -200,13 +203,19 @@ class Fleet:
         return dict(self.each(names, self.link, arrived))
 
     def interpreters(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Returns the interpreters for programs in the fleet file by host; None means the host's own."""
+        """Returns the interpreter for programs of each host, as given in the fleet file.
+
+        None means the host's default.
+        """
         hosts = {name: self._host(name) for name in names}
         # On this computer, the default interpreter for programs is the one that runs Torchyard.
         return {name: host.python or (sys.executable if host.local else None) for name, host in hosts.items()}
 
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
-        """Reads and caches a host's facts, and reads the use of its GPUs. Raises HostError or AgentRefused."""
+        """Reads and caches a host's facts, and reads the use of its GPUs.
+
+        Raises HostError or AgentRefused if the facts cannot be read.
+        """
         host = self._host(name)
         wanted = python or self.interpreters([name])[name]
         link = self.link(name)

@@ -25,7 +25,7 @@ def users_of(gpu: dict[str, Any]) -> list[str]:
 
 
 def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-    """Returns the host's facts with the use of its GPUs from a telemetry sample.
+    """Returns the host's facts, completed by the use of its GPUs from a telemetry sample.
 
     Without a sample, the use is unknown.
     """
@@ -41,7 +41,7 @@ def is_in_use(gpu: Mapping[str, Any]) -> bool:
 
 
 def gpus_in_use(sample: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the logins on each GPU in use, by UUID; "" for unknown logins."""
+    """Returns the logins on each GPU in use. Keys are GPU UUIDs; an unknown login is ""."""
     return {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if is_in_use(gpu)}
 
 

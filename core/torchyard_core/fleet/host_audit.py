@@ -27,7 +27,7 @@ class HostAudit:
     error: TorchyardError | None = None
 
     def of(self, acts: Iterable[tuple[str, Act]]) -> HostAudit:
-        """Returns a copy with only those given actions that belong to this host."""
+        """Returns a copy with those of the given actions that belong to this host."""
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
     def to_json(self) -> dict[str, Any]:
@@ -44,7 +44,9 @@ def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
 
 
 def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
-    """Reads the `last` newest actions of a host, by default all. Raises HostError or AgentRefused.
+    """Reads the `last` newest actions of a host, by default all.
+
+    Raises HostError or AgentRefused if they cannot be read.
 
     AgentTooOld is raised for an agent that keeps no audit log.
     """

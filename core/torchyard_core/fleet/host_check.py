@@ -79,7 +79,7 @@ class HostCheck:
         rules, acts_on = self.bookings["enforcement"], self.bookings["capabilities"]["acts_on"]
         found = sum(one["verdict"] == "others" for one in self.bookings["findings"])
         reported = (one for one in self.bookings["findings"] if one["verdict"] in ("root", "unknown"))
-        # The agent reports a process on several GPUs once per GPU.
+        # The agent reports a process once for each GPU that it uses.
         violations = tuple(dict.fromkeys(f"{one['program']} (PID {one['pid']}) {origin_text(one)}" for one in reported))
         return Enforcement(
             rules["level"], rules["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations

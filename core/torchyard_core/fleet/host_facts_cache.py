@@ -34,7 +34,7 @@ def load_facts(path: Path) -> dict[str, Facts]:
 
 
 def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | None = None) -> None:
-    """Replaces the cached facts of the given hosts. Raises FileProblem."""
+    """Replaces the cached facts of the given hosts. Raises FileProblem if the file cannot be written."""
     known = load_facts(path)
     for host, facts in found:
         known[host.name] = stamped(host, facts, now)
@@ -49,14 +49,14 @@ def stamped(host: Host, facts: Facts, now: datetime | None = None) -> Facts:
 
 
 def forget_facts(path: Path, name: str) -> None:
-    """Removes a host from the cache. Raises FileProblem."""
+    """Removes a host from the cache. Raises FileProblem if the file cannot be written."""
     known = load_facts(path)
     if known.pop(name, None) is not None:
         write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n", PRIVATE_MODE)
 
 
 def rename_facts(path: Path, before: str, after: str) -> None:
-    """Moves the cached facts of a renamed host. Raises FileProblem."""
+    """Moves the cached facts of a renamed host. Raises FileProblem if the file cannot be written."""
     known = load_facts(path)
     if (facts := known.pop(before, None)) is not None:
         known[after] = facts

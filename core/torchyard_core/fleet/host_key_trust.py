@@ -46,7 +46,7 @@ def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
     try:
         fingerprint, line = dialer.host_key(host)
     except HostError as error:
-        # The package imports paramiko, which the window does not import before its first paint.
+        # This package imports paramiko, which the window must not import before its first paint.
         from torchyard_core.fleet.ssh.login_errors import with_jump_of
 
         raise with_jump_of(behind.name, error) from error
@@ -66,7 +66,7 @@ def record_key(key: ShownKey, dialer: SshDialer) -> None:
 
 
 def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> tuple[Host, Host]:
-    """Returns the host of the fleet with this name twice, or a bastion with this name and the host behind it."""
+    """Returns the host or bastion with this name, and a host of the fleet whose route leads to or through it."""
     if all(host.name != name for host in inventory.hosts):
         for host in (host for host in inventory.hosts if not host.local):
             for bastion in dialer.bastions(host):

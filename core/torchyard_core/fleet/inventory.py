@@ -43,7 +43,10 @@ def _ports(text: str) -> str:
 
 
 def parse_ports(text: str) -> PortRange:
-    """Parses `29400-29499` as (29400, 29499). A single port is a range of one port. Raises ValueError."""
+    """Parses `29400-29499` as (29400, 29499).
+
+    A single port is a range of one port. Raises ValueError for other text.
+    """
     match = re.fullmatch(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?", text)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1024 <= first <= last <= 65535:
@@ -127,7 +130,7 @@ class Inventory:
         raise TorchyardError(lines, code="fleet_problems", hint="Correct the fleet file.")
 
     def host(self, name: str) -> Host:
-        """Returns the host with this name. Raises UsageError, which suggests a similar name if there is one."""
+        """Returns the host with this name. Raises UsageError for an unknown name, and suggests a similar one."""
         for host in self.hosts:
             if host.name == name:
                 return host
@@ -136,7 +139,10 @@ class Inventory:
         raise UsageError(message, code="unknown_host", hint=f"Its hosts: {', '.join(names) or 'none'}.")
 
     def named(self, names: Sequence[str]) -> tuple[Host, ...]:
-        """Returns the hosts with these names, or all hosts if no name is given. Raises UsageError."""
+        """Returns the hosts with these names, or all hosts if no name is given.
+
+        Raises UsageError for an unknown name.
+        """
         return tuple(self.host(name) for name in dict.fromkeys(names)) if names else self.hosts
 
     def split(self, names: Sequence[str]) -> tuple[tuple[Host, ...], tuple[Cluster, ...]]:
@@ -150,7 +156,10 @@ class Inventory:
 
 
 def read_fleet(path: Path) -> Inventory:
-    """Reads the fleet file. If the file does not exist, the fleet consists of this computer. Raises FileProblem."""
+    """Reads the fleet file.
+
+    If the file does not exist, the fleet consists of this computer. Raises FileProblem if it cannot be read.
+    """
     if not path_exists(path):
         return Inventory(path, DEFAULT_HOSTS, (), None)
     return _inventory(path, read_text(path))
@@ -193,7 +202,10 @@ def _check(fleet: FleetModel, document: Document) -> Iterator[Problem]:
 
 
 def add_host(path: Path, host: Host) -> Inventory:
-    """Adds a host to the file. Raises UsageError if the name exists, and FileProblem and TorchyardError."""
+    """Adds a host to the file. Raises UsageError if the name already exists.
+
+    Raises FileProblem or TorchyardError if the file cannot be read, changed or written.
+    """
     inventory = read_fleet(path).usable()
     if any(other.name == host.name for other in inventory.hosts):
         hint = ("Choose another name, or remove that host first.", RemoveHost(host.name))
@@ -203,7 +215,10 @@ def add_host(path: Path, host: Host) -> Inventory:
 
 
 def remove_host(path: Path, name: str) -> Inventory:
-    """Removes a host from the file. Raises UsageError for an unknown name, FileProblem and TorchyardError."""
+    """Removes a host from the file. Raises UsageError for an unknown name.
+
+    Raises FileProblem or TorchyardError if the file cannot be read, changed or written.
+    """
     inventory = read_fleet(path).usable()
     host = inventory.host(name)
     position = inventory.hosts.index(host)
@@ -214,8 +229,8 @@ def remove_host(path: Path, name: str) -> Inventory:
 def change_hosts(path: Path, edits: Sequence[tuple[Host, Host]]) -> Inventory:
     """Replaces hosts in the file, given as (before, after), in one write.
 
-    Raises UsageError if a host in the file differs from its `before` value or if a new name already exists. Also raises
-    FileProblem and TorchyardError.
+    Raises UsageError if a host in the file differs from its `before` value or if a new name already exists. Raises
+    FileProblem or TorchyardError if the file cannot be read, changed or written.
     """
     inventory = read_fleet(path).usable()
     hosts = list(inventory.hosts)

@@ -99,7 +99,7 @@ def _inserted(text: str, document: ParsedYaml, count: int, entry: Entry) -> str:
     if hosts is None:
         return _ended(text) + _block(text, entry, "hosts:", 2)
     if count == 0:
-        # An empty value or `[]` is removed, and the list begins on the next line.
+        # The empty value or `[]` after `hosts:` is removed, and the list begins on the next line.
         value_gone = text[: hosts.start].rstrip(" ") + text[hosts.end :]
         at = _line_end(value_gone, len(text[: hosts.start].rstrip(" ")))
         return _ended(value_gone[:at]) + _block(text, entry, "", 2) + value_gone[at:]
@@ -127,7 +127,7 @@ def _dash(text: str, document: ParsedYaml, position: int) -> int:
     start = document.spans[("hosts",)].start
     search_from = _content_end(text, document, position - 1) if position else _line_start(text, start)
     dash = re.compile(rf"^ {{{_column(text, start)}}}-(?=\s)", re.MULTILINE).search(text, search_from)
-    # In an unusual layout, 0 makes the edit cut too much. `_checked` then rewrites the file.
+    # In an unusual layout, the result 0 makes the edit cut too much. `_checked` then rewrites the file.
     return dash.start() if dash is not None else 0
 
 

@@ -135,9 +135,9 @@ def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, Any]:
-    """Returns the key `pins` of a topology with pins to the hosts of the addresses.
+    """Returns the key `pins` of a pool, which pins replicas to the hosts of the addresses.
 
-    Addresses that a cloud has assigned give no pins. Adds remarks on them and on the unknown number of GPUs.
+    Addresses that were assigned by a cloud are not used. Adds remarks on them and on the unknown number of GPUs.
     """
     pool_data: dict[str, Any] = {}
     if reader.text(("environment",)) == "cloud":

@@ -67,7 +67,7 @@ class DocumentReader:
         refuse(self.document.source, self.line(place), message, hint)
 
     def at(self, place: Place) -> Any:
-        """Returns the value at a location, or None."""
+        """Returns the value at a location, or None if there is none."""
         value = self.data
         for step in place:
             try:
@@ -95,7 +95,9 @@ class DocumentReader:
         return value
 
     def whole(self, place: Place, default: int, *, least: int = 0, most: int = MAX_REPLICAS) -> int:
-        """Returns the integer at a location, which must be between `least` and `most`, or `default` without a value.
+        """Returns the integer at a location, or `default` if there is none.
+
+        The integer must be between `least` and `most`.
 
         An integer may be given as text, since JSON often contains large integers as text.
         """
@@ -120,7 +122,7 @@ class DocumentReader:
         return found
 
     def text(self, place: Place) -> str | None:
-        """Returns the text at a location, or None. A number is returned as written in the document."""
+        """Returns the text at a location, or None if there is none. A number is returned as written in the document."""
         value = self.at(place)
         if value is None:
             return None

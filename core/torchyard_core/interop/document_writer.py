@@ -25,11 +25,11 @@ class ExportOptions:
     """The options of an export."""
 
     form: str | None = None
-    """One of the format's forms; None for the default form."""
+    """One of the forms in which the format can be written; None for the default form."""
     image: str | None = None
     """Container image, for systems that only run containers."""
     replica: str | None = None
-    """Replica whose variable is written, for formats with one per replica."""
+    """The replica whose variable is written, for formats that write the variable of a single replica."""
 
 
 DEFAULT_OPTIONS = ExportOptions()

@@ -40,7 +40,7 @@ _SINGA = re.compile(
     r"|\bneuralnet\s*:?\s*[{<]|^[ \t]*cluster\s*(?::\s*<|[{<]|\[\s*[{<])",
     re.MULTILINE,
 )
-"""Keys and blocks that no other format has."""
+"""Keys and blocks that only SINGA's format has."""
 _SLOTS = re.compile(r"^[ \t]*[^\s#]\S*[ \t]+slots=\d", re.MULTILINE)
 _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config", "accelerate")
 """Formats whose documents are always YAML or JSON."""
@@ -96,7 +96,7 @@ def _cluster_keys(data: Any) -> set[str]:
 def _is_singa(data: Any, text: str) -> bool:
     if _SINGA.search(text):
         return True
-    # `cluster: {…}` is also valid YAML.
+    # `cluster: {…}` is not only SINGA's syntax, but also valid YAML.
     tf_jobs = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
     return not tf_jobs and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
 
@@ -132,7 +132,10 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
     "deepspeed": lambda _data, text: _SLOTS.search(text) is not None,
     "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
 }
-"""Tests of each format, in this order. For text that does not parse, `data` has only keys."""
+"""The test for each format, in the order in which the tests are tried.
+
+For text that does not parse, `data` has only keys.
+"""
 
 
 def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
@@ -143,13 +146,13 @@ def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
     except FileProblem:
         data = _keys_of_invalid(text)
     if isinstance(data, str):
-        data = _keys_of_invalid(text)  # YAML parses a script as one scalar.
+        data = _keys_of_invalid(text)  # For YAML, a script is a single scalar.
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 
 
 def _keys_of_invalid(text: str) -> dict[str, Any]:
-    """Returns the keys of a text that does not parse. They select the reader, which reports the error."""
+    """Returns the keys of a text that does not parse. The keys select the reader, which reports the error."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
     keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
     if "cluster" in keys:

@@ -35,12 +35,12 @@ class Format:
     read: Callable[[str, str], Imported] | None
     write: Callable[[Topology, ExportOptions], Exported] | None
     forms: tuple[str, ...] = ()
-    """Forms of an export, the default first."""
+    """The forms in which a document can be written, the default first."""
     suffix: str = ".yaml"
     takes_image: bool = False
     takes_replica: bool = False
     replica_forms: tuple[str, ...] = ()
-    """Forms for a single replica; if empty and `takes_replica` is set, all forms."""
+    """The forms that are written for a single replica. If this is empty and `takes_replica` is set, all forms are."""
     suffixes: Mapping[str, str] = field(default_factory=dict)
     """Suffixes of files in other forms than the default."""
 

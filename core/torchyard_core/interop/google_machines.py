@@ -17,9 +17,9 @@ USUAL = "NVIDIA_TESLA_T4"
 
 
 def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, Any]:
-    """Returns keys of a pool for the accelerator type and number at two locations; empty without accelerators.
+    """Returns the keys of a pool for the accelerators whose type and number are at two locations of the document.
 
-    Raises FileProblem for TPUs, and for a number without a type.
+    Returns no keys if there are no accelerators. Raises FileProblem for TPUs, and for a number without a type.
     """
     name = reader.text(kind)
     if name is None or name.upper() == UNSPECIFIED:
@@ -54,7 +54,7 @@ def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
 
 
 def read_sizes(reader: DocumentReader, known: Machine, place: Place) -> dict[str, Any]:
-    """Returns keys of a pool for a machine type. Adds a remark on an unknown size."""
+    """Returns keys of a pool for a machine type. Adds a remark if its size is unknown."""
     if known.cpus is None:
         reader.remark(f"the size of {known.name} is not known here: its name is kept, and no size is asked for.", place)
     return known.as_pool()

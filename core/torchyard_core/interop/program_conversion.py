@@ -23,7 +23,7 @@ def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str
 
 
 def of_module(module: str, args: Sequence[str], *, torch: bool) -> dict[str, Any]:
-    """Returns the program that runs a Python module, with launcher torch if `torch`, otherwise as a command."""
+    """Returns the program that runs a Python module: with launcher torch if `torch` is true, otherwise as a command."""
     what: dict[str, Any] = {"module": module} if torch else {"launcher": "command", "command": [PYTHON, "-m", module]}
     return what | ({"args": list(args)} if args else {})
 
@@ -64,9 +64,9 @@ def as_module(program: Program, remarks: list[Remark]) -> tuple[str, list[str]]:
 def role_pools(topology: Topology, remarks: list[Remark], *roles: Role, one_machine: bool = True) -> list[Pool]:
     """Returns the pools with the given roles, the chief's first.
 
-    If `roles` contains the chief and there is no chief pool, a worker of the first pool of workers becomes one.
-    `one_machine` merges the pools of a role for systems with one machine type per role, and adds a remark if the pools
-    differ.
+    If `roles` contains the chief and there is no chief pool, a worker of the first pool of workers is returned as the
+    chief's pool. `one_machine` merges the pools of a role for systems with one machine type per role, and adds a remark
+    if the pools differ.
     """
     pools = [pool for role in roles for pool in topology.pools if pool.role is role]
     if Role.CHIEF in roles and not any(pool.role is Role.CHIEF for pool in pools):

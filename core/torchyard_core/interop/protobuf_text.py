@@ -41,7 +41,10 @@ class Block:
     entries: list[Entry] = field(default_factory=list)
 
     def find(self, name: str) -> Entry | None:
-        """Returns the last entry with the given name, which takes precedence in this format, or None."""
+        """Returns the last entry with the given name, or None if there is none.
+
+        In this format, the last entry takes precedence.
+        """
         return next((entry for entry in reversed(self.entries) if entry.name == name), None)
 
 

@@ -27,7 +27,7 @@ _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(
 
 
 def is_script(text: str) -> bool:
-    """Returns whether a text contains Python statements and is no YAML or JSON list or mapping."""
+    """Returns whether a text contains Python statements and is not a YAML or JSON list or mapping."""
     if not _STATEMENT.search(text):
         return False
     try:
@@ -55,7 +55,7 @@ class PythonText:
             refuse(source, None, f"this Python is longer than {MAX_LETTERS} letters.", "Paste just the statement.")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Python warns about invalid escapes in the user's text.
+                warnings.simplefilter("ignore")  # Python would print warnings about invalid escapes in the user's text.
                 tree = ast.parse(textwrap.dedent(text))
         except SyntaxError as error:
             refuse(source, error.lineno, f"this Python cannot be read: {error.msg}.", "Paste whole statements.")
@@ -64,7 +64,7 @@ class PythonText:
         self._nodes = list(ast.walk(tree))
         self._given = [one for node in self._nodes for one in _given(node)]
         times = Counter(name for name, _, is_variable in self._given if is_variable)
-        # A name that is assigned once has the same value everywhere.
+        # Only a variable that is assigned once has the same value everywhere.
         self._constants = {name: node for name, node, is_variable in self._given if is_variable and times[name] == 1}
 
     def find(self, names: Collection[str]) -> ast.expr | None:
@@ -78,13 +78,16 @@ class PythonText:
         return next(literal, found[0] if found else None)
 
     def argument(self, function: str) -> ast.expr | None:
-        """Returns the first dictionary that is the first argument of a call of the function, or None."""
+        """Returns the first dictionary that is the first argument of a call of the function.
+
+        Returns None if there is none.
+        """
         calls = (one for one in self._nodes if isinstance(one, ast.Call) and one.args and _name(one.func) == function)
         found = (self.settled(one.args[0]) for one in calls)
         return next((one for one in found if isinstance(one, ast.Dict)), None)
 
     def settled(self, node: ast.expr) -> ast.expr:
-        """Returns the value of a name. Returns the node itself unless the text assigns the name exactly once."""
+        """Returns the value of a name if the text assigns the name exactly once. Otherwise, returns the node itself."""
         for _ in range(MAX_DEPTH):
             if not isinstance(node, ast.Name) or node.id not in self._constants:
                 break
@@ -94,7 +97,7 @@ class PythonText:
         return node
 
     def document(self, node: ast.expr, as_written: Collection[str] = ()) -> Document:
-        """Returns the data of a value.
+        """Converts an expression to plain data.
 
         Computed values under the keys `as_written` are kept as source text; others raise FileProblem.
         """
@@ -147,7 +150,7 @@ class _Values:
         self._count = 0
 
     def of(self, node: ast.expr, place: Place) -> Any:
-        """Returns the data of an expression at a location. Raises FileProblem for a computed value."""
+        """Converts the expression at a location to plain data. Raises FileProblem for a computed value."""
         self.composed.key_lines.setdefault(place, node.lineno)
         self._count += 1
         if self._count > MAX_VALUES or len(place) > MAX_DEPTH:
@@ -172,7 +175,10 @@ class _Values:
         return {key: self.of(value, (*place, key)) for key, _, value in named}
 
     def _entries(self, node: ast.expr) -> list[tuple[str, int, ast.expr]] | None:
-        """Returns the keys, lines and values of a dictionary or of a call with only keyword arguments, or None."""
+        """Returns the keys, lines and values of a dictionary, or of a call that has only keyword arguments.
+
+        Returns None for any other expression.
+        """
         if isinstance(node, ast.Dict):
             keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str | int)]
             if len(keys) == len(node.keys):
@@ -184,7 +190,7 @@ class _Values:
     def _worked_out(self, node: ast.expr, place: Place) -> str:
         """Returns the source text of a computed value. Raises FileProblem if computed values are not allowed here."""
         if isinstance(node, ast.Attribute) and node.attr.isupper():
-            return node.attr  # The value is a member of an enum: `AcceleratorType.NVIDIA_TESLA_T4`.
+            return node.attr  # The value is a member of an enum, such as `AcceleratorType.NVIDIA_TESLA_T4`.
         parts = [self._part(one) for one in (node.values if isinstance(node, ast.JoinedStr) else [node])]
         unknown = next((text for text, known in parts if not known), None)
         if unknown is not None and not any(step in self._as_written for step in place):

@@ -8,10 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence about a key that was not converted, or about a choice.
-
-    `line` is the line in the document, if known.
-    """
+    """A sentence about a key that was not converted, or about a decision of the conversion."""
 
     message: str
     line: int | None = None

@@ -33,7 +33,7 @@ class CommandLine:
     line: int
     """First line, counted from 1."""
     host: str = ""
-    """The host on which `ssh` runs the command; empty without `ssh`."""
+    """The host on which `ssh` runs the command; empty if the command does not run through `ssh`."""
 
     def options(self) -> Iterator[tuple[str, str]]:
         """Yields name (without dashes) and value of each option: `--name=value`, `--name value` or `-name value`."""
@@ -48,7 +48,7 @@ class CommandLine:
             yield name, value
 
     def arguments_after(self, start: int, but: re.Pattern[str]) -> list[str]:
-        """Returns the words from a position on, without the options that `but` matches and their values."""
+        """Returns the words from a position on, except the options that match `but` and their values."""
         words, kept = list(self.words[start:]), []
         while words:
             word = words.pop(0)
@@ -59,7 +59,7 @@ class CommandLine:
         return kept
 
     def program(self) -> list[str]:
-        """Returns the words of the program, which precede the first option with two dashes."""
+        """Returns the words of the program, which are those before the first option with two dashes."""
         end = next((at for at, word in enumerate(self.words) if word.startswith("--")), len(self.words))
         return list(self.words[:end])
 

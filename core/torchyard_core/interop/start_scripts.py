@@ -32,7 +32,7 @@ class Component:
     node: int | None
     """Node rank of the first replica among the trainers; None for other roles."""
     first: Mapping[str, int] = field(default_factory=dict)
-    """Index of the first replica in its job: by TF type, worker pool or role."""
+    """Index of the component's first replica within a job. The keys are TF types, worker pools and roles."""
     tf_type: str | None = None
     worker_pool: str = ""
     job: str = ""
@@ -139,7 +139,7 @@ def placeholder_values(topology: Topology, one: Component, components: list[Comp
 
 def _quoted(word: str, values: Mapping[str, str]) -> str:
     """Returns a shell word in which only placeholders are expanded."""
-    parts = _PLACEHOLDER.split(word)  # The parts are text, name, text, name, …
+    parts = _PLACEHOLDER.split(word)  # The parts alternate between plain text and the names of placeholders.
     if len(parts) == 1:
         return shlex.quote(word)
     shown = []
@@ -154,7 +154,7 @@ def _quoted(word: str, values: Mapping[str, str]) -> str:
 def cluster_variables(one: Component, several: bool) -> list[str]:
     """Returns the lines that export CLUSTER_SPEC and TF_CONFIG from POOLS and TYPES.
 
-    TF_CONFIG is omitted unless the run has `several` replicas, and for reducers.
+    TF_CONFIG is omitted for reducers, and if the run has only one replica.
     """
     lines = [_exported("CLUSTER_SPEC", "$POOLS", one.worker_pool, one.first[one.worker_pool])]
     if several and one.tf_type is not None:
@@ -178,7 +178,9 @@ joined() {  # lists as one
 
 
 def cluster_lists(components: list[Component]) -> list[str]:
-    """Returns the lines that set PS_HOSTS, WORKER_HOSTS, POOLS (CLUSTER_SPEC's `cluster`) and TYPES (TF_CONFIG's).
+    """Returns the lines that set PS_HOSTS, WORKER_HOSTS, POOLS and TYPES.
+
+    POOLS is the `cluster` of CLUSTER_SPEC, and TYPES that of TF_CONFIG.
 
     The lines read each component's addresses from `pool_N`, where they are separated by commas.
     """

@@ -27,7 +27,7 @@ class AgentLink(Protocol):
         """Sends a request. The returned future raises the errors of `call`."""
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
-        """Sends a request and waits for the answer. Raises AgentRefused or HostError."""
+        """Sends a request and waits for the answer. Raises AgentRefused or HostError if there is no answer."""
 
     def listen(self, method: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         """Registers a listener for notifications of a method, and returns a function that removes it."""
@@ -37,7 +37,7 @@ class AgentLink(Protocol):
 
 
 Reattach = Callable[[str], AgentLink]
-"""Opens a new link to the host of this name. Raises HostError."""
+"""Opens a new link to the host of this name. Raises HostError if the connection fails."""
 
 
 class Hosts(Protocol):
@@ -51,11 +51,11 @@ class Hosts(Protocol):
     ) -> dict[str, AgentLink | HostError]:
         """Connects to hosts concurrently.
 
-        Returns the link or the error of each host. Each is also passed to `arrived` as soon as it is known.
+        Returns the link or the error of each host. Each result is also passed to `arrived` as soon as it is known.
         """
 
     def look(self, name: str, python: str | None) -> dict[str, Any]:
         """Returns the answer of a host to `host.facts`, and caches it for `known`.
 
-        `python` is the interpreter for programs; None means the host's own.
+        `python` is the interpreter for programs; None means the host's default.
         """

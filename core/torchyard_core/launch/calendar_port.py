@@ -24,7 +24,10 @@ class BookingOptions:
     booking_id: str | None = None
     """`--booking`: the ID of the booking on whose GPUs the run starts."""
     usual_length: timedelta | None = None
-    """Length to propose where a booking is needed. None derives it from the last successful run of the same name."""
+    """The length that is proposed if a booking is needed.
+
+    None means a length derived from the last successful run of the same name.
+    """
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class LaunchCalendar(Protocol):
     """The calendar operations of a launch, implemented in `torchyard_core.booking.launch_booking`."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
-        """Returns variants of the hosts to plan with, in order of preference.
+        """Returns the alternative sets of hosts with which to plan, in order of preference.
 
         GPUs that the launch may not use are marked as busy.
         """
@@ -58,7 +61,7 @@ class LaunchCalendar(Protocol):
         """Raises an error if the plan uses GPUs that the calendar does not allow this launch to use."""
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
-        """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar."""
+        """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar if there is none."""
 
     def begun(self) -> None:
         """Records that the run was submitted."""

@@ -19,7 +19,7 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A yes-or-no question to the user. `advice` applies to the answer no."""
+    """A yes-or-no question to the user. `advice` is shown if the answer is no."""
 
     code: str
     message: str
@@ -77,7 +77,10 @@ def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmati
 
 
 def confirm_outside_folder(folder: Path, own: Path) -> Confirmation | None:
-    """Returns the question about uploading a working folder outside the topology file's folder, or None."""
+    """Returns the question about uploading a working folder outside the topology file's folder.
+
+    Returns None if the folder is inside.
+    """
     if folder.is_relative_to(own.resolve()):
         return None
     return Confirmation(

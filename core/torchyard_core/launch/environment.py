@@ -43,7 +43,7 @@ def replica_specs(
 ) -> list[ReplicaAssignment]:
     """Returns the assignments for the first start of all replicas, without the values of secrets.
 
-    `store` is the address of the join store. Raises ValueError if a replica has no host, or a host too few ports.
+    `store` is the address of the join store. Raises ValueError if a replica has no host, or a host holds too few ports.
     """
     cluster, replicas = cluster_plan(plan, sites, run_id, trial)
     contract = RankEnvironment(cluster, replicas, store)
@@ -53,10 +53,10 @@ def replica_specs(
 def cluster_plan(
     plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, lineage: str | None = None
 ) -> tuple[Cluster, list[ReplicaPlan]]:
-    """Returns the cluster and the plans of its replicas, from which the primary's keeper starts them and restarts them.
+    """Returns the cluster and the plans of its replicas, which the primary's keeper uses to start and restart them.
 
     The plans do not contain the values of secrets. `lineage` is the first run in the chain of runs that this one
-    resumes, by default the run itself. Raises ValueError if a replica has no host, or a host too few ports.
+    resumes, by default the run itself. Raises ValueError if a replica has no host, or a host holds too few ports.
     """
     unplaced = [planned.name for planned in plan.replicas if planned.host is None]
     if unplaced:
@@ -160,7 +160,7 @@ class _ReplicaPlans:
 
 
 def checkpoint_folder(program: Program, name: str, lineage: str) -> str | None:
-    """Returns the folder of checkpoints that the hosts of a run share, or None without `program.checkpoint_dir`."""
+    """Returns the folder of checkpoints that the hosts of a run share, or None if they share none."""
     if program.checkpoint_dir is None:
         return None
     return f"{program.checkpoint_dir.rstrip('/')}/{_folder_name(name)}-{lineage}"

@@ -19,7 +19,7 @@ from torchyard_core.errors import FileProblem
 
 VERSION = 1
 RACY_NS = 2_000_000_000
-"""Assumed resolution of file times in nanoseconds: that of FAT, which is the coarsest."""
+"""Assumed resolution of file times in nanoseconds. FAT has this resolution, which is the coarsest one."""
 MAX_BYTES = 256 * 1024 * 1024
 
 Entry = list[int | str]
@@ -67,7 +67,7 @@ class FileHashCache:
         self._now[path] = [*_fingerprint(status), "" if is_racy else sha256]
 
     def save(self) -> None:
-        """Writes the entries of the files of this pass. Entries of other files, such as deleted ones, are dropped.
+        """Writes the entries that were looked up or added. Other entries, such as those of deleted files, are dropped.
 
         Errors are ignored, since the file is only a cache.
         """

@@ -3,8 +3,8 @@
 A host that is a member of the run only holds another port for each worker. Any other host is checked and prepared as in
 a launch, with the run's secret, and its keeper connects to the primary's. The request `run.grow` to the primary adds
 the workers. Before it, an error or a cancellation releases the host, and the run is not affected. After it, the primary
-starts the workers; they take the state of a peer at a step boundary. Workers that do not get there are withdrawn by the
-primary or by `run.withdraw`, and the run continues as before.
+starts the workers; they take the state of a peer at a step boundary. Workers that do not take a peer's state are
+withdrawn by the primary or by `run.withdraw`, and the run continues as before.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AddedWorkers:
 
 
 def choose_pool(topology: Topology, named: str | None) -> tuple[int, Pool]:
-    """Returns the position and the pool of workers that grows: the named one, by default the only one.
+    """Returns the position and the pool of workers that is to grow: the named pool, by default the only one.
 
     Raises RunFailed if the run's strategy does not allow it, and UsageError if the pool cannot be chosen.
     """
@@ -122,7 +122,7 @@ def check_capacity(topology: Topology, pool: Pool, facts: HostFacts, there: Sequ
 
 @dataclass
 class Growth:
-    """Adds workers to a live run. `run` performs the addition; `cancel`, from any thread, undoes it."""
+    """Adds workers to a live run. `run` performs the addition. `cancel` undoes it, and may be called on any thread."""
 
     own: RunRecord
     """This desktop's record of the run."""
@@ -148,7 +148,7 @@ class Growth:
         self._progress = LaunchProgress(self.on_event, self.on_check, self.on_progress)
 
     def cancel(self) -> None:
-        """Requests that `run` stop and leave the run as it was, unless the workers have joined it."""
+        """Asks `run()` to stop and to leave the run as it was. Has no effect once the workers have joined the run."""
         self._progress.cancelled.set()
 
     @property
@@ -247,7 +247,7 @@ class Growth:
         return facts
 
     def _remove_remains(self, link: AgentLink) -> None:
-        """Removes what an earlier addition, which did not succeed, has left on the host."""
+        """Removes the remains of an earlier, unsuccessful addition from the host."""
         try:
             link.call("run.remove", {"run_id": self.own.run_id, "by": desktop_identity()})
         except AgentRefused as refusal:
@@ -302,7 +302,7 @@ class Growth:
         )
         _, replicas = cluster_plan(planned, {self.host: site}, self.own.run_id, lineage=self.own.lineage or None)
         for replica in replicas:
-            if several and program.launcher is Launcher.TORCH:  # As in a launch; the plan has the new workers only.
+            if several and program.launcher is Launcher.TORCH:  # This matches a launch of all workers
                 replica["env"].setdefault("OMP_NUM_THREADS", "1")
         return replicas
 

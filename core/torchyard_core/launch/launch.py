@@ -79,7 +79,7 @@ class StartUnknown(HostError):
 
 @dataclass
 class Launch:
-    """Launches a run. `run` performs the launch; `cancel`, from any thread, undoes it."""
+    """Launches a run. `run` performs the launch. `cancel` undoes it, and may be called on any thread."""
 
     source: TopologyFile
     topology: Topology
@@ -111,7 +111,7 @@ class Launch:
         self._over = Event()
 
     def cancel(self) -> None:
-        """Requests that `run` stop at the next opportunity and undo the launch."""
+        """Asks `run()` to stop at the next opportunity and to undo the launch."""
         self._progress.cancelled.set()
 
     def run(self) -> StartedRun:
@@ -163,7 +163,7 @@ class Launch:
             )
             lease.end()
             timings["submitted_s"] = progress.elapsed_s()
-        except BaseException:  # BaseException includes KeyboardInterrupt: prepared hosts must release their resources.
+        except BaseException:  # BaseException includes KeyboardInterrupt, after which hosts must be released.
             self._over.set()
             lease.end()
             self.undo(started)
@@ -245,7 +245,7 @@ class Launch:
         )
 
     def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
-        """Runs the checks that measure hosts and network, while it takes the snapshot of the working folder.
+        """Takes the snapshot of the working folder while the checks that measure hosts and network are running.
 
         Returns the snapshot, or None if the run has no working folder on this computer.
         """
@@ -271,7 +271,7 @@ class Launch:
         return early_imports(self.topology.program, self._folder)
 
     def _joins(self) -> bool | None:
-        """Returns whether the program imports `torchyard_roles`, or None if unknown."""
+        """Returns whether the program imports `torchyard_roles`, or None if this is unknown."""
         return (
             None if self.again is not None else imports_package(self.topology.program, self._folder, "torchyard_roles")
         )
@@ -285,7 +285,10 @@ class Launch:
         return (self.source.folder / expand_user(workdir)).resolve()
 
     def _snapshot(self, context: LaunchContext) -> Snapshot | None:
-        """Returns a snapshot of the working folder, or None if there is none. Asks before an unusual upload."""
+        """Returns a snapshot of the working folder, or None if there is none.
+
+        Asks the user before an unusual upload.
+        """
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
             return None

@@ -96,7 +96,9 @@ class Planner:
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """Returns a plan on GPUs that the calendar allows; without such a plan or a calendar, a plan on all GPUs.
+        """Returns a plan on GPUs that the calendar allows.
+
+        If there is no such plan, or no calendar, returns a plan on all GPUs.
 
         A plan on all GPUs that cannot start contains its problems. If it can start, the calendar may raise its refusal.
         """
@@ -141,7 +143,7 @@ class Planner:
         self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
-        """Returns the name of the next host that was or could not be connected, with its link or error.
+        """Waits for the next host. Returns its name, and its link or the error of the connection.
 
         Raises Cancelled within 0.2 s of a cancellation.
         """
@@ -151,4 +153,4 @@ class Planner:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # This call raises an error that does not concern a single host.
+                    reaching.result()  # If an error concerns no single host, this call raises it.

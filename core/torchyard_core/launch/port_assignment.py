@@ -9,7 +9,7 @@ from torchyard_core.formatting import counted
 from torchyard_core.launch.rank_assignment import Plan
 
 Port = int | str
-"""A string is a placeholder in a preview, before any port is held."""
+"""A port number or, in a preview in which no port is held, a placeholder text."""
 
 
 @dataclass(frozen=True)

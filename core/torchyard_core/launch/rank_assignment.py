@@ -175,5 +175,6 @@ def _ranks(topology: Topology, replica: Replica) -> int:
 
 
 def _hosts(planned: Sequence[PlannedReplica]) -> tuple[str, ...]:
-    # The chief, or worker-0 without a chief, is the first replica, so its host, the primary, is the first host.
+    # The first replica is the chief, or worker-0 if there is no chief. Its host is the primary and therefore the first
+    # host.
     return tuple(dict.fromkeys(replica.host for replica in planned if replica.host is not None))

@@ -328,7 +328,7 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchP
                     break
                 file.write(data)
                 digest.update(data)
-                # The size of the received data, not the one that the host reports, guarantees that the loop ends.
+                # The loop counts the received bytes itself, so that it ends even if the host reports wrong sizes.
                 offset += len(data)
         if digest.hexdigest() != entry["sha256"]:
             raise RunFailed(f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint=LaunchTopology())

@@ -19,7 +19,7 @@ def secret_values(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _from_keyring(name: str) -> str:
-    # The import is done only here, since it searches the desktop's keyring services, which takes about 0.1 s.
+    # keyring is imported only here, because importing it searches for keyring services, which takes about 0.1 s.
     import keyring
     from keyring.errors import KeyringError, NoKeyringError
 

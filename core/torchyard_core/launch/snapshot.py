@@ -25,7 +25,7 @@ CREDENTIALS = (
     *(".ssh/", ".aws/", ".netrc", ".env", "id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
     *("*.pem", "*.key", "*.ppk"),
 )
-"""Patterns of files that are not sent unless a pattern in `exclude` or .gitignore includes them, such as `!.env`."""
+"""Patterns of files that are not sent unless `exclude` or .gitignore includes them by a pattern such as `!.env`."""
 MAX_FILES = 100_000
 MAX_LIST = MAX_LINE - 4096
 """Maximum size in bytes of the list of files, which must fit into one message."""
@@ -109,7 +109,7 @@ def take_snapshot(
 
 
 def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches: Path | None) -> Listing:
-    """Returns the files of `folder` that a snapshot would contain. Raises OSError.
+    """Returns the files of `folder` that a snapshot would contain. Raises OSError if it cannot be read.
 
     The list is incomplete after a cancellation, or if there are more than MAX_FILES files.
     """

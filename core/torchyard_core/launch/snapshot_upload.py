@@ -162,7 +162,7 @@ PAUSE_S = 1.0
 
 
 def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Uploads `snapshot` to every host of `links`, in which lost links are replaced.
+    """Uploads `snapshot` to every host of `links`. Lost links are replaced in `links`.
 
     Raises the errors of `upload_snapshot`.
     """
@@ -197,7 +197,7 @@ def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts,
 
 
 def _reconnect(host: str, hosts: Hosts, progress: LaunchProgress) -> AgentLink:
-    """Opens a new link after a pause. Raises HostError or Cancelled."""
+    """Opens a new link after a pause. Raises HostError if this fails, and Cancelled."""
     if progress.cancelled.wait(PAUSE_S):
         raise Cancelled
     link = hosts.reach([host], lambda name, found: None)[host]

@@ -89,7 +89,7 @@ def primary_address(context: LaunchContext) -> str:
     """Returns the address at which other hosts reach the primary.
 
     It is the primary's data address, otherwise its SSH address. If the primary is this computer, it is the address from
-    which it reaches a remote host of the run, or LOOPBACK without a remote host.
+    which it reaches a remote host of the run, or LOOPBACK if there is no remote host.
     """
     primary, *others = context.plan.hosts
     if context.hosts[primary].data_address:
@@ -181,7 +181,7 @@ def run_start(
 
 
 def _booking(reserved: Reservation) -> dict[str, Any] | None:
-    """Returns the run's booking in the form in which it is sent to the keeper, or None without a booking."""
+    """Returns the run's booking in the form in which it is sent to the keeper, or None if there is none."""
     if reserved.booking_id is None or reserved.until is None:
         return None
     return {
@@ -218,7 +218,7 @@ def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None =
 def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
     """Stops the run on all hosts without grace, and removes its folders when its keepers have exited.
 
-    Removal is tried for TAKE_BACK_S. Returns the hosts on which nothing is left.
+    The removal is tried for up to TAKE_BACK_S seconds. Returns the hosts on which nothing is left.
     """
     by = desktop_identity()
     stop = {"run_id": run_id, "reason": f"cancelled by {by} during the launch", "force": True, "by": by}

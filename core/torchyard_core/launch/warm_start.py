@@ -127,7 +127,7 @@ class _Program:
                 yield from ((f"{before}{alias.name}", places) for alias in node.names)
 
     def _find(self, name: str, place: Path) -> None:
-        """Adds the files of a dotted name and its parent packages."""
+        """Adds the files of a module, given by its dotted name, and of its parent packages."""
         for part in name.split("."):
             module, package = place / f"{part}.py", place / part / "__init__.py"
             if package.is_file():

@@ -51,7 +51,10 @@ class TopologyFile:
         return tuple(sorted(found, key=lambda problem: problem.line or 0))
 
     def with_overrides(self, settings: Sequence[str]) -> TopologyFile:
-        """Returns the file with overrides such as `pools.workers.replicas=2`. Raises UsageError."""
+        """Returns the file with overrides such as `pools.workers.replicas=2`.
+
+        Raises UsageError for an invalid path or value.
+        """
         if self.topology is None or not settings:
             return self
         return replace(self, topology=apply_overrides(self.topology, settings))

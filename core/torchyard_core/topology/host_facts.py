@@ -43,7 +43,7 @@ class HostFacts:
     booked_by: str = ""
     """Another user's booking of a host without GPUs in the planned time. Nothing is placed on a booked host."""
     use_known: bool = True
-    """False where the current use of the GPUs is unknown: they count as free, but are not shown as free."""
+    """False if the current use of the GPUs is unknown. They then count as free, but are not shown as free."""
     port_range: PortRange | None = None
     """Ports that the firewall allows between hosts; None for any port."""
     data_address: str | None = None

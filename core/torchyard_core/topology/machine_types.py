@@ -83,11 +83,11 @@ def machine_with(accelerator: str, count: int) -> str | None:
 
 
 def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str | None:
-    """Returns Vertex AI's name for a GPU of this model with at least this memory, or None."""
+    """Returns Vertex AI's name for a GPU of this model with at least this memory, or None if there is none."""
     if gpu_model is None:
         return None
     for name, has in accelerators().items():
-        # A name without a memory size means the smallest GPU of its model, which has 40 GB.
+        # A name without a memory size means the smallest GPU of that model, which has 40 GB.
         enough = gpu_memory_gb is None or has.get("gpu_memory_gb", 40) >= gpu_memory_gb
         if has["gpu_model"].lower() == gpu_model.lower() and enough:
             return name

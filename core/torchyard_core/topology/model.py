@@ -166,38 +166,42 @@ class Strategy(FrozenModel):
     outer_momentum: Amount = Field(default=0.9, ge=0, lt=1)
     """DiLoCo: Nesterov momentum of the outer optimizer."""
     quorum: int | None = Field(default=None, ge=1)
-    """DiLoCo with parameter servers: number of groups whose differences close a round; by default all."""
+    """DiLoCo with parameter servers: number of groups whose contributions close a round; by default all."""
     grace_s: Amount = Field(default=0.0, ge=0)
     """DiLoCo with parameter servers: seconds that a round stays open for more groups after its quorum."""
     fragments: int = Field(default=1, ge=1)
-    """DiLoCo: parts of the model that are averaged in turn, each every `inner_steps` steps."""
+    """DiLoCo: number of parts of the model that are averaged in turn, each every `inner_steps` steps."""
     overlap_steps: int = Field(default=0, ge=0)
     """DiLoCo: steps of training during which an average is exchanged."""
     mixing: Amount | None = Field(default=None, ge=0, lt=1)
-    """DiLoCo: share of a group's own parameters that it keeps when an average arrives. By default 0.5 with
-    `overlap_steps`, and 0 without."""
+    """DiLoCo: fraction of its own parameters that a group keeps when an average arrives.
+
+    By default 0.5 with `overlap_steps`, otherwise 0.
+    """
     wire: Wire = Wire.FLOAT32
-    """DiLoCo: encoding of what groups send; `int8` and `int4` have a scale per 256 values."""
+    """DiLoCo: encoding of the values that groups send; `int8` and `int4` have one scale per 256 values."""
     error_feedback: bool = True
     """DiLoCo: whether the error of an encoding is added to the values of the next round."""
     shard: Shard = Shard.NONE
     """All-reduce, and worker groups of DiLoCo and downpour: `host` divides the model over the ranks of each host, `all`
     over all ranks; `none` copies it."""
     shard_modules: tuple[Text, ...] = ()
-    """Classes of the modules that are gathered as one. By default the class with most parameters that occurs at least
-    twice."""
+    """Classes of the modules whose parameters are gathered together.
+
+    By default the class with most parameters that occurs at least twice.
+    """
     shard_dtype: ShardDtype = ShardDtype.MODEL
     """Sharded models: type of parameters in computations. The optimizer keeps the type of the model."""
     shard_offload: bool = False
     """Sharded models: whether parameters and optimizer state are kept in the host's memory."""
     max_staleness: int = Field(default=16, ge=0)
-    """Maximum number of versions by which a push may be behind. Older pushes are dropped and counted."""
+    """Maximum staleness of a push, in versions. Older pushes are dropped and counted."""
     backup_workers: int = Field(default=0, ge=0)
     """Sandblaster: number of the slowest gradients of a step that are dropped."""
     warm_start_steps: int = Field(default=0, ge=0)
-    """Downpour: steps that group 0 trains alone first."""
+    """Downpour: number of steps that group 0 trains alone at the beginning."""
     reduction_order: ReductionOrder = ReductionOrder.RANK
-    """`rank` is reproducible bit for bit, `arrival` is faster."""
+    """Order in which gradients are summed: `rank` is reproducible bit for bit, `arrival` is faster."""
     on_nan: OnNan = OnNan.FAIL
     """What to do with a step whose gradients are not finite."""
     on_worker_loss: OnWorkerLoss = OnWorkerLoss.RESTART
@@ -277,8 +281,10 @@ class Program(FrozenModel):
     warm_spares: bool = True
     """Whether a spare interpreter of each rank, with torch imported, waits for a restart."""
     ends_with: EndsWith | None = None
-    """The replicas whose end ends the run; the others are then stopped. By default the trainers, but the chief where
-    launcher is `command` and there are parameter servers."""
+    """The replicas whose end ends the run; the others are then stopped.
+
+    By default the trainers, or the chief if launcher is `command` and there are parameter servers.
+    """
     notify: str | None = None
     """A program that the primary host runs when the run ends or needs attention."""
     tf_master_name: TfMasterName = TfMasterName.CHIEF
@@ -315,7 +321,7 @@ class Topology(FrozenModel):
         """Returns the topology as plain data with the keys that were set."""
         data = self.model_dump(mode="json", exclude_unset=True)
         if self.layout is not None:
-            data["layout"] = self.layout  # The layout keeps its numbers as they were read.
+            data["layout"] = self.layout  # The layout is kept as read, so that its numbers are not converted.
         return data
 
     @property

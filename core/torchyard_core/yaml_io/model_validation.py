@@ -206,7 +206,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """Returns the limits of a field as text. Of a text that is too long, it is the greatest length."""
+    """Returns the limits of a field as text, or the maximum length if the field's text is too long."""
     field = _fields_around(model, place).get(str(place[-1]))
     least: object = None
     most: object = None

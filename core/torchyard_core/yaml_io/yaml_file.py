@@ -37,7 +37,10 @@ class Document:
         return tuple(self.composed.problems)
 
     def line(self, place: Place) -> int | None:
-        """Returns the line of a location, or of the nearest enclosing location that is in the file, or None."""
+        """Returns the line of a location or, if the file does not contain it, of the nearest enclosing location.
+
+        Returns None if there is no such line.
+        """
         for length in range(len(place), -1, -1):
             part = place[:length]
             if part in self.composed.key_lines:

@@ -70,7 +70,7 @@ class Agenda(QTableView):
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         self._is_chosen_by_user = False
-        super().focusInEvent(event)  # Qt makes the first row the current one if there is none.
+        super().focusInEvent(event)  # If there is no current row, Qt makes the first row the current one.
         self._is_chosen_by_user = True
 
     def _moved(self, current: QModelIndex, before: QModelIndex) -> None:

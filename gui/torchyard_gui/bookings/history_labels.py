@@ -41,7 +41,7 @@ def change_headline(change: Change, view: HistoryView) -> str:
 def change_lines(change: Change, view: HistoryView) -> list[str]:
     """Returns the changed fields, one line each, such as `End: today 17:00 → today 18:00`.
 
-    Of a new booking, the lines are the title, the time and the GPUs.
+    For a new booking, the lines are the title, the time and the GPUs.
     """
     fields = {one.field: one for one in change.fields}
     if change.kind == "made":

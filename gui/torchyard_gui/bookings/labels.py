@@ -18,7 +18,7 @@ translate = QCoreApplication.translate
 
 
 def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
-    """Returns an error as sentences. The first word is capitalized if it has only letters, so that `gpu-a:0` is not."""
+    """Returns an error as sentences. The first word is capitalized only if it consists of letters, unlike `gpu-a:0`."""
     message = error.message
     if message.partition(" ")[0].isalpha():
         message = message[0].upper() + message[1:]
@@ -99,7 +99,7 @@ def duration_text(seconds: float) -> str:
     hours, rest = divmod(minutes, 60)
     if hours >= 48:
         days, hours = divmod(hours, 24)
-        words = translate("Bookings", "{count} days").format(count=days)  # There are at least two days.
+        words = translate("Bookings", "{count} days").format(count=days)  # The plural is right for two days or more.
         return words + (" " + translate("Bookings", "{count} h").format(count=hours) if hours else "")
     words = translate("Bookings", "{count} h").format(count=hours)
     return words + (" " + translate("Bookings", "{count} min").format(count=rest) if rest else "")

@@ -33,7 +33,7 @@ class Notifications(QObject):
             self.notice.clear()
 
     def show_refusal(self, text: str) -> None:
-        self.notice.clear()  # The notice is cleared so that the same refusal is announced again if it recurs.
+        self.notice.clear()  # The notice is cleared first, so that the same refusal is announced again.
         self.notice.show_notice("warn", text)
 
     def show_error(self, error: TorchyardError) -> None:

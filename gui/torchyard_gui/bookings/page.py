@@ -189,9 +189,9 @@ class BookingsPage(QWidget):
         self.show_days()
 
     def show_span(self, span: str) -> None:
-        """Shows a day, week or month, or the agenda.
+        """Shows the days of a day, week or month, or the agenda.
 
-        The chosen day becomes that of the keyboard cursor if the cursor is on the shown days.
+        If the keyboard cursor is on one of the shown days, that day becomes the chosen day.
         """
         cursor = self.surface.cursor_
         if cursor is not None and self.surface.axis.starts[0] <= cursor.start < self.surface.axis.days[-1].end:
@@ -326,7 +326,7 @@ class BookingsPage(QWidget):
         self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
-        """Returns why a change would be refused according to the loaded calendar, or ""."""
+        """Returns why a change would be refused according to the loaded calendar, or "" if it would be accepted."""
         if self._known is None:
             return ""
         title = of.title if of is not None else self.commands.title

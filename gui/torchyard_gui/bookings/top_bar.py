@@ -120,7 +120,7 @@ class TopBar(QFrame):
     def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
         """Shows `Free now: 4 of 24 GPUs`, with a question mark for the 4 while the calendar is unreachable.
 
-        `unknown` contains the GPUs whose use is unknown. Those without a booking are counted as free.
+        `unknown` contains the GPUs whose use is unknown. Those of them that are not booked are counted as free.
         """
         shown = {"free": free if is_known else "?", "all": all_}
         of_all = self.tr("Free now: {free} of 1 GPU") if all_ == 1 else self.tr("Free now: {free} of {all} GPUs")

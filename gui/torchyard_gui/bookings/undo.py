@@ -25,7 +25,10 @@ class Undo:
 
 
 def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) -> Booking:
-    """Sets the editable fields of a booking to those of `wanted`, in one change. Raises Refused."""
+    """Sets the editable fields of a booking to those of `wanted`, in one change.
+
+    Raises Refused if the store refuses it.
+    """
     return store.change(
         booking.id,
         start=wanted.start,
@@ -57,7 +60,9 @@ def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
 def change_series_to(
     store: BookingStore, booking: Booking, wanted: Draft, *, everything: bool
 ) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
-    """Applies the changes from `booking` to `wanted` to its series. Raises Refused.
+    """Applies the differences between `booking` and `wanted` to the booking's series.
+
+    Raises Refused if the store refuses them.
 
     The future bookings of the series from `booking` on are changed, or with `everything` all future ones.
 

@@ -39,14 +39,17 @@ SOON_MS = 120
 RETRY_MS = 4000
 """Interval in milliseconds of retries while the calendar is unreachable."""
 UNWATCHED_MS = 60_000
-"""Interval in milliseconds of reloads for reminders while no calendar is visible; changes are not pushed then."""
+"""Interval in milliseconds of reloads while no calendar is visible, in which case changes are not reported.
+
+Reminders need these reloads.
+"""
 IN_USE_FOR = timedelta(minutes=3)
-"""Maximum age of the end of a record of use that counts as current on hosts without telemetry."""
+"""On hosts without telemetry, a GPU counts as in use until this time after the end of its last usage record."""
 SETTLE_EVERY = timedelta(minutes=1)
-"""Minimum interval at which reloads also release idle bookings and serve the waitlist."""
+"""Minimum interval between reloads that also release idle bookings and process the waitlist."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
 USES_EVERY_MS = 60_000
-"""Time in milliseconds after which the records of use are reloaded if reloads caused by changes have left them out."""
+"""Interval in milliseconds at which usage records are read. Reloads of the calendar after changes do not read them."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,10 @@ class UseNow:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Result of one reload. `settled` contains the arguments of the signal `settled`, or None."""
+    """Result of one reload.
+
+    `settled` contains the arguments of the signal `settled`, or None if it is not to be emitted.
+    """
 
     seen: CalendarState
     remembered: tuple[Slot, ...]
@@ -101,7 +107,7 @@ class BookingsModel(QObject):
     changed = Signal()
     """Emitted when `seen` was replaced."""
     settled = Signal(int, int)
-    """Emitted with the numbers of bookings that this desktop released as idle, and made from the waitlist."""
+    """Emitted with the number of bookings that this desktop released as idle, and of those made for the waitlist."""
     use_changed = Signal()
     """Emitted when telemetry has changed `in_use` or `unwatched_slots`."""
 
@@ -246,14 +252,14 @@ class BookingsModel(QObject):
             in_background(lambda: _close_connection(watch, calendar))
 
     def reload(self) -> None:
-        """Reloads the calendar and the records of use. A reload in progress is finished first."""
+        """Reloads the calendar and the usage records. A reload in progress is finished first."""
         self._all_anew = True
         self._reload()
 
     def _reload(self) -> None:
         """Reloads the calendar.
 
-        Records of use are read only if none are known for the interval or `reload` requested them.
+        Usage records are read only if none are known for the interval or `reload` requested them.
         """
         if self._closed or not self._ranges:
             return
@@ -264,7 +270,8 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
-        # The current time is rounded to hours, so that the records of use are not read again for a new interval.
+        # The current time is rounded to hours. Otherwise, each call would use a new interval and read the usage records
+        # again.
         hour = now.replace(minute=0, second=0)
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()
@@ -290,8 +297,8 @@ class BookingsModel(QObject):
         """Loads the calendar. Called on a thread.
 
         Args:
-            known: The last records of use, if they cover the interval.
-            anew: Whether to read the records of use again.
+            known: The last usage records, if they cover the interval.
+            anew: Whether to read the usage records again.
         """
         from torchyard_core.booking.errors import StoreUnavailable
         from torchyard_core.booking.slots import slots_of
@@ -318,7 +325,7 @@ class BookingsModel(QObject):
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            # Equal records remain the same objects and are therefore not drawn again.
+            # Equal records are kept as the same objects, so the window does not draw them again.
             uses=known if known is not None and uses == known else uses,
             idle=store.idle_evidence(),
             waiting=store.waiting(),
@@ -406,7 +413,7 @@ class BookingsModel(QObject):
                 done(result)
 
         def refused(error: TorchyardError) -> None:
-            self.reload()  # The reload shows the actual state after a refusal.
+            self.reload()  # The store may have refused the change. The reload shows the actual state.
             if failed is not None:
                 failed(error)
 

@@ -58,5 +58,5 @@ class CalendarSync:
 
 
 def _log_error(error: TorchyardError) -> None:
-    # The page shows an unreachable database itself, and PeriodicSync retries.
+    # The Bookings page shows that the database is unreachable, and PeriodicSync tries again.
     log.info("the calendar was not synchronised with the hosts: %s", error.sentence())

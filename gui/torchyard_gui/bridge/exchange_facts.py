@@ -1,4 +1,4 @@
-"""Size of the gradients and bandwidth of the links of a design, from earlier runs, measurements and the fleet file."""
+"""Size of a topology's gradients and bandwidth of its links, from earlier runs, measurements and the fleet file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class ExchangeSource:
     def _bandwidth(self, hosts: Collection[str]) -> float | None:
         """Returns the slowest measured bandwidth between the hosts, in bytes per second.
 
-        Without a measurement, it is the slowest one in the fleet file, or None unless the file states it for all hosts.
+        If none was measured, returns the slowest bandwidth in the fleet file, or None if the file does not contain the
+        bandwidth of each host.
         """
         measured = slowest_measured(self._fleet.home.caches / "bandwidth.json", hosts)
         if measured is not None:

@@ -151,7 +151,7 @@ class FleetModel(QObject):
 
         It is created on first access, preferably on a thread.
         """
-        from torchyard_core.engines.registry import open_fleet  # The import of paramiko takes 0.25 s.
+        from torchyard_core.engines.registry import open_fleet  # Importing paramiko takes 0.25 s.
 
         with self._fleet_lock:
             if self._fleet is None:
@@ -195,12 +195,15 @@ class FleetModel(QObject):
             self.questions.hush()
 
     def add(self, host: Host) -> None:
-        """Adds a host to the fleet file. Raises TorchyardError."""
+        """Adds a host to the fleet file. Raises TorchyardError if the file cannot be changed."""
         add_host(self.fleet_file, host)
         self.refresh()
 
     def change(self, edits: Sequence[tuple[Host, Host]]) -> None:
-        """Replaces hosts in the fleet file, given as pairs (before, after). Raises TorchyardError."""
+        """Replaces hosts in the fleet file, given as pairs (before, after).
+
+        Raises TorchyardError if the file cannot be changed.
+        """
         change_hosts(self.fleet_file, edits)
         for before, after in edits:
             if before.name != after.name:
@@ -222,7 +225,10 @@ class FleetModel(QObject):
         return self.jobs.run(search, done, failed, owner=owner)
 
     def remove(self, name: str) -> None:
-        """Removes a host from the fleet file; its agent stays installed. Raises TorchyardError."""
+        """Removes a host from the fleet file; its agent stays installed.
+
+        Raises TorchyardError if the file cannot be changed.
+        """
         remove_host(self.fleet_file, name)
         forget_facts(self.facts_file, name)
         self.refresh()
@@ -252,7 +258,7 @@ class FleetModel(QObject):
         self._set_pace()
 
     def _set_pace(self) -> None:
-        """Queries hosts often while they are watched, and otherwise rarely, once there are links."""
+        """Starts queries of the hosts once there are links: often while the hosts are watched, otherwise rarely."""
         if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
             if self._sampled_at and not self._closed:
@@ -334,7 +340,7 @@ class FleetModel(QObject):
             return failed_check(name, UNKNOWN, explain(error))
 
     def _undeploy(self, name: str) -> HostCheck | None:
-        """Removes the agent; runs on a thread. Returns a failed check if the host could not be used, or None."""
+        """Removes the agent; runs on a thread. Returns None, or a failed check if the host could not be used."""
         from torchyard_core.app.undeploy_hosts import undeploy_host
 
         removed = undeploy_host(self.fleet, name)
@@ -386,7 +392,7 @@ class FleetModel(QObject):
 
     def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
         status = self._statuses.get(name)
-        # A deploy closes a link deliberately and reports its own result.
+        # A deployment closes the link deliberately and reports its own result.
         if status is not None and status.answers and name not in self._under_way:
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)

@@ -16,7 +16,7 @@ from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostStatus
 
 TELL_AFTER_MS = 50
-"""Delay in milliseconds that merges bursts of answers into one planning."""
+"""Delay in milliseconds that merges a burst of answers, so that the planner runs only once."""
 
 
 class HostAvailability(QObject):
@@ -99,7 +99,7 @@ class HostAvailability(QObject):
         return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_bookings=booked) if booked else facts
 
     def _name_of(self, run_id: str) -> str:
-        """Returns the name of a run that was launched from this computer, or ""."""
+        """Returns the name of a run that was launched from this computer, or "" for another run."""
         if run_id not in self._own_runs and (record := self._history.load(run_id)) is not None:
             self._own_runs[run_id] = record.name
         return self._own_runs.get(run_id, "")

@@ -55,7 +55,7 @@ _MARKS = {
 
 
 def state_name(state: HostState) -> str:
-    """Returns a state in a word or two."""
+    """Returns the name of a state in one or two words."""
     names = {
         HostState.READY: translate("HostState", "ready"),
         HostState.DEGRADED: translate("HostState", "degraded"),
@@ -73,7 +73,7 @@ def state_name(state: HostState) -> str:
 
 @dataclass(frozen=True)
 class HostCount:
-    """Hosts by state."""
+    """The hosts in each state."""
 
     total: int
     by_state: dict[HostState, list[HostStatus]]

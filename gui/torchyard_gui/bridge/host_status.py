@@ -62,16 +62,19 @@ class HostStatus:
     state: str = UNKNOWN
     """The state of a HostCheck, or UNKNOWN."""
     since: datetime | None = None
-    """Start of the state. For UNKNOWN, when the host fell silent or was checked last, or None."""
+    """Start of the state.
+
+    For UNKNOWN, the time when the host fell silent or was last checked. None if this is not known.
+    """
     check: HostCheck | None = None
-    """The last check since the window was opened, or None."""
+    """The last check since the window was opened, or None if there was none."""
     lost: TorchyardError | None = None
-    """The error with which the host stopped answering, or None."""
+    """The error with which the host stopped answering, or None if it has not stopped."""
     doing: HostActivity | None = None
     sample: Mapping[str, Any] | None = None
     """The last sample of telemetry; None if there is no current one."""
     remark: str = ""
-    """The version of a newer agent that the last deployment did not replace, or ""."""
+    """The version of a newer agent that the last deployment did not replace, or "" if there is none."""
     acts: tuple[Act, ...] = ()
     """The latest audit records, oldest first; loaded when the host's details are shown."""
 
@@ -99,7 +102,7 @@ class HostStatus:
 
     @property
     def error(self) -> TorchyardError | None:
-        """The error that makes the host unusable, or None."""
+        """The error that makes the host unusable, or None if there is none."""
         return self.lost or (self.check.error if self.check else None)
 
     @property
@@ -109,7 +112,7 @@ class HostStatus:
 
     @property
     def has_no_agent(self) -> bool:
-        """Whether the host lacks only the agent, which a deploy installs."""
+        """Whether the host lacks only the agent, which a deployment would install."""
         return isinstance(self.error, AgentMissing)
 
     @property
@@ -120,7 +123,7 @@ class HostStatus:
 
     @property
     def gpus(self) -> list[GpuNow]:
-        """The GPUs of the latest sample, or else those in the recorded facts."""
+        """The GPUs of the latest sample, or else the GPUs in the recorded facts."""
         if self.sample is not None:
             return [
                 GpuNow(

@@ -126,7 +126,7 @@ class Jobs(QObject):
                 result = work()
             except Cancelled:
                 job.cancel()
-            except Exception as error:  # An exception cannot propagate beyond the thread.
+            except Exception as error:  # An exception would not leave the thread, so it is passed on.
                 explained = explain(error)
                 gate.post(lambda: hand_over(failed, explained))
             else:

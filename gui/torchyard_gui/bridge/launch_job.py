@@ -108,7 +108,7 @@ class LaunchJob(QObject):
         if not self.is_cancelled:
             self._answered.clear()
             self._emit("asked", question)
-            if self.is_cancelled:  # The GUI thread may have cancelled the launch meanwhile.
+            if self.is_cancelled:  # The GUI thread may have cancelled the launch in the meantime.
                 self._answered.set()
             self._answered.wait()
         return self._answer and not self.is_cancelled
@@ -132,8 +132,8 @@ class LaunchJob(QObject):
             return RunFailed(error.first_error.message, code=error.code)
         except StartUnknown as unknown:
             return unknown
-        except Exception as error:  # An exception cannot propagate beyond the thread.
-            # A cancelled operation may fail with an error of its own.
+        except Exception as error:  # An exception would not leave the thread, so it is returned.
+            # After a cancellation, the interrupted operation may raise an error of its own.
             return None if self.is_cancelled else explain(error)
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
@@ -144,7 +144,7 @@ class LaunchJob(QObject):
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
             booking = BookingOptions(planned.length, planned.start)
-        else:  # The default time is not a choice of the user.
+        else:  # A default planned time was not chosen by the user, so its length is not used.
             booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
         return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
 
@@ -159,7 +159,7 @@ class LaunchJob(QObject):
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """Returns a check. A passed check of a host is given the remark of the host's link, if there is one."""
+        """Returns a check. The remark of a host's link, if any, is added to a passed check of that host."""
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check

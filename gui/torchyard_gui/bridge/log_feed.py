@@ -34,7 +34,9 @@ class LogFeed(QObject):
     """The log of one rank. `size` is the last known length of the log in bytes."""
 
     grown = Signal(bytes, int)
-    """Emitted with new data, or its beginning if there is much, and its offset; `size` and `times` are already updated.
+    """Emitted with new data and its offset. If there is too much new data for one message, it is only the beginning.
+
+    `size` and `times` are already updated.
     """
     ended_changed = Signal()
     lost = Signal(object)

@@ -90,7 +90,7 @@ class PlanningTime(QObject):
         self._clock = lambda: model.now
         self._tick.start()
         model.watch(self._is_visible, "planning")
-        # Whole days are loaded, so that the calendar is rarely reloaded while "now" advances.
+        # Whole days are loaded, so that the calendar is rarely reloaded as "now" advances.
         when = self.planned.interval(self.now)
         since = datetime.combine(when.start.date(), time(), UTC)
         model.show(since, datetime.combine(when.end.date(), time(), UTC) + timedelta(days=1), "planning")
@@ -98,7 +98,7 @@ class PlanningTime(QObject):
     def watch(self, on: bool) -> None:
         """Sets whether the planned time is visible."""
         self._is_visible = on
-        # The timer is inactive before `begin`; no database may be opened until then.
+        # Before `begin`, the timer is inactive and no database may be opened.
         if self._tick.isActive() and (model := self._calendar()) is not None:
             model.watch(on, "planning")
 

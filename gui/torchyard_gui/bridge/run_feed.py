@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 EVENTS_EVERY_MS = 100
 """Time in milliseconds for which events are collected before they are processed together."""
 SAMPLES_EVERY_MS = 400
-"""Interval at which samples are read; well below the one second between samples, so that none is lost."""
+"""Interval in milliseconds at which samples are read. Hosts send a sample every second, so none is lost."""
 SAMPLES_REPORTED_EVERY_S = 0.95
 """Minimum time between two reports of samples, slightly less than the second between two samples."""
 SLICE_S = 0.008
@@ -39,8 +39,9 @@ SLICE_S = 0.008
 LOOK_EVERY_MS = 2000
 """Interval in milliseconds of the check for silent hosts."""
 WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
-"""Time in seconds between two checks beyond which the window itself was blocked. No host then counts as silent, because
-the window has unread messages.
+"""Time in seconds between two checks above which the window itself must have been blocked.
+
+In that case no host counts as silent, because the window has unread messages.
 """
 
 
@@ -148,7 +149,7 @@ class RunFeed(QObject):
         return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """Returns the metric shown on a replica's chip, or "" unless the replica is running.
+        """Returns the metric shown on a replica's chip, or "" if the replica is not running.
 
         It is the use of its GPUs, or else its throughput, its traffic or the use of its CPUs.
         """
@@ -311,7 +312,7 @@ class RunFeed(QObject):
         self._silence_timer.stop()
 
     def _broke(self, error: TorchyardError) -> None:
-        self._inbox.post("broke", error)  # The message is handled after all earlier events.
+        self._inbox.post("broke", error)  # The inbox delivers the error after all earlier events.
         self._done(None)
 
     def _end(self, error: TorchyardError) -> None:
@@ -322,7 +323,7 @@ class RunFeed(QObject):
             if error.code == "keeper_died":
                 picture.state, picture.reason = "failed", error.message
                 self._changes.run = True
-            else:  # This error does not concern the run itself.
+            else:  # The run itself is not affected by this error.
                 picture.mark_unfollowed(self._changes)
         self.failed.emit(error)
 
@@ -382,7 +383,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
     try:
         for event in events:
             job.checkpoint()
-            # A report without an epoch is derived from a sample, which `post_sample` receives anyway.
+            # Reports without an epoch are derived from samples, which `post_sample` receives anyway.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
     finally:

@@ -95,7 +95,7 @@ class RunState:
 
     @property
     def waiting(self) -> WaitingForHosts | None:
-        """The hosts that the run waits for before it restarts, or None."""
+        """The hosts that the run waits for before it restarts, or None if it does not wait."""
         return self._waiting if self.state == "restarting" else None
 
     @property
@@ -164,7 +164,7 @@ class RunState:
             self._connection(event, changes)
             return
         if event["seq"] <= self._seen.get(event["epoch"], 0):
-            return  # Skips known events: after a lost connection, the journal is replayed.
+            return  # The event is known already: after a lost connection, the journal is replayed.
         self._seen[event["epoch"]] = event["seq"]
         at = when(event.get("time")) or 0.0
         self.as_of = max(at, self.as_of or 0.0)
@@ -300,7 +300,7 @@ class RunState:
 
     @property
     def chief(self) -> str | None:
-        """The replica of rank 0, or None."""
+        """The replica of rank 0, or None if it is unknown."""
         return next(iter(self.tracks), None)
 
     def ranks_of(self, replica: str) -> int:
@@ -310,7 +310,7 @@ class RunState:
     def failures(self) -> list[ReplicaStatus]:
         """Returns the failed and lost replicas.
 
-        The first cause is at the beginning; later failures may be consequences of it.
+        The first failure comes first; later failures may be consequences of it.
         """
         failed = [track for track in self.tracks.values() if track.state in ("failed", "lost")]
         return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
@@ -373,7 +373,7 @@ class RunState:
         waiting = waiting_for(event.get("waiting_for"))
         if at >= self._shown_at:  # A replayed event is older than the current state and must not change it.
             self._waiting = waiting
-            # The reason for a restart becomes obsolete when the run is running again.
+            # Once the run is running again, the reason for its restart is obsolete.
             self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
         if state == "running" and self.started is None:
             self.started = at
@@ -385,7 +385,7 @@ class RunState:
         state, reason = str(event["state"]), str(event.get("reason", "") or "")
         track.since = at
         if state != "running":
-            self.slow.pop(track.name, None)  # A replica that does not compute does not delay any other replica.
+            self.slow.pop(track.name, None)  # A replica that is not running cannot slow down the run.
         if at >= self._shown_at:
             track.state, track.reason, track.exit_code = state, reason, event.get("exit_code")
             track.restarts = int(event.get("restarts") or 0)
@@ -447,7 +447,7 @@ class RunState:
     def _add_totals(self, at: float) -> None:
         if self.totals.last_time is not None and at - self.totals.last_time < TOTALS_EVERY_S:
             return
-        # During a replay, the end states of replicas are already known, but do not apply to earlier events.
+        # During a replay, replicas already have their end states, which do not apply to earlier events.
         is_past = at < self._shown_at
         alive = [
             track for track in self.tracks.values() if is_past or (not track.is_over and track.host not in self.lost)
@@ -486,9 +486,10 @@ def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaS
 
 
 def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[str, float | None]:
-    """Computes totals of the latest reports: `step` (maximum), `loss` (first trainer with one), `gpu` (median), sums.
+    """Computes totals of the latest reports.
 
-    Sums are None unless `is_whole`, because a partial sum would be misleading.
+    These are the maximum `step`, the `loss` of the first trainer that reports it, the median `gpu`, and sums. Sums are
+    None unless `is_whole`, because a partial sum would be misleading.
     """
     found: dict[str, float | None] = {}
     for name in TOTALS:

@@ -26,7 +26,7 @@ class ReplicaStatus:
     exit_code: int | None = None
     restarts: int = 0
     since: float | None = None
-    """Start of the state in seconds since 1970, or None."""
+    """Start of the state in seconds since 1970, or None if it is unknown."""
 
     @property
     def role(self) -> str:

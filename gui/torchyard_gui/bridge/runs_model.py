@@ -52,7 +52,10 @@ class GrowthJob:
             self._growing.cancel()
 
     def work(self) -> AddedWorkers | None:
-        """Adds the workers. Returns None after a cancellation. Raises TorchyardError. Runs on the thread."""
+        """Adds the workers.
+
+        Returns None after a cancellation. Raises TorchyardError if the workers have not joined. Runs on the thread.
+        """
         from torchyard_core.app.desktop import Desktop
         from torchyard_core.app.grow_run import GrowRun
         from torchyard_core.launch.progress import Cancelled
@@ -89,7 +92,7 @@ class RunsModel(QObject):
         """Notes and tags by run ID."""
 
     def annotate(self, run_id: str, annotation: Annotation) -> None:
-        """Writes the note and tags of a run. Raises TorchyardError."""
+        """Writes the note and tags of a run. Raises TorchyardError if they cannot be written."""
         self._notes.set(run_id, annotation)
         self.annotations = self._notes.load()
         self.runs_changed.emit()
@@ -161,7 +164,7 @@ class RunsModel(QObject):
             if run.state == "waiting":
                 fleet, links = model.fleet, []
                 for host in run.hosts:
-                    with suppress(TorchyardError):  # A host that does not answer abandons the run on its own.
+                    with suppress(TorchyardError):  # A host that does not answer releases its resources by itself.
                         links.append(fleet.link(host, install=False))
                 free_prepared(run, links)
 

@@ -63,11 +63,14 @@ class SettingsModel(QObject):
             self.changed.emit()
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns the problem with a new value, or None. An empty value is the default."""
+        """Returns the problem with a new value, or None if the value is valid. An empty value is the default."""
         return self._change.problem(key, value)
 
     def change(self, key: str, value: str) -> None:
-        """Writes a value; an empty one restores the default. Raises TorchyardError."""
+        """Writes a value; an empty one restores the default.
+
+        Raises TorchyardError if it is invalid or cannot be written.
+        """
         before = self._change.change(key, value)
         if before != value:
             self._edits.append(_Edit(key, before, value))
@@ -79,7 +82,10 @@ class SettingsModel(QObject):
         return bool(self._edits) and self.written.get(self._edits[-1].key, "") == self._edits[-1].after
 
     def undo(self) -> str:
-        """Undoes the last change. Returns its key, or "" if it cannot be undone. Raises TorchyardError."""
+        """Undoes the last change.
+
+        Returns its key, or "" if it cannot be undone. Raises TorchyardError if the file cannot be written.
+        """
         if not self.can_undo:
             return ""
         edit = self._edits[-1]

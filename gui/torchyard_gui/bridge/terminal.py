@@ -30,7 +30,7 @@ def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] 
     """Starts the terminal as a process independent of the window. Raises TorchyardError if there is no terminal."""
     command = terminal_of(environment)
     if not host.local:
-        from torchyard_core.fleet.ssh.openssh import terminal_command  # The import of paramiko takes 0.25 s.
+        from torchyard_core.fleet.ssh.openssh import terminal_command  # Importing paramiko takes 0.25 s.
 
         command += terminal_command(host, known_hosts)
     else:
@@ -46,11 +46,11 @@ def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] 
         )
     except OSError as error:
         raise TorchyardError(f"{command[0]} cannot be started: {error.strerror}.", code="no_terminal") from error
-    in_background(process.wait)  # Without wait(), the ended process would remain a zombie.
+    in_background(process.wait)  # Without this call to wait(), the process would remain as a zombie after its end.
 
 
 def terminal_of(environment: Mapping[str, str]) -> list[str]:
-    """Returns the command of $TERMINAL or of the first installed terminal. Raises TorchyardError.
+    """Returns the command of $TERMINAL or of the first installed terminal. Raises TorchyardError if there is none.
 
     The command to run in the terminal must be appended.
     """

@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 def command_of(event: QKeyEvent) -> str:
-    """Returns the name of the view's method for a key, or ""."""
+    """Returns the name of the view's method for a key, or "" if the key has no command."""
     modifiers = event.modifiers() & ~IGNORED
     return next((name for (key, held), name in COMMANDS.items() if event.key() == key and modifiers == held), "")
 
@@ -52,7 +52,7 @@ ASIDE = 3.0
 
 
 def neighbour(boxes: Mapping[str, Box], start: str, direction: Direction) -> str | None:
-    """Returns the name of the nearest chip in a direction, or None."""
+    """Returns the name of the nearest chip in a direction, or None if there is none."""
     box = boxes[start]
     x, y = box.middle
     best: tuple[float, str] | None = None

@@ -47,14 +47,14 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
     if not total or not rack.used:
         return role_counts(rack.chips) or translate("Canvas", "not used")
     if not rack.gpus:
-        # The total number of GPUs of an unchecked host is unknown.
+        # For a host that was never checked, the total number of GPUs is unknown.
         one, several = translate("Canvas", "uses 1 GPU"), translate("Canvas", "uses {used} GPUs")
         return (one if rack.used == 1 else several).format(used=rack.used)
     if states is None:
         return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
     if all(look.state in ENDED for look in looks):
-        # The use of GPUs after the end of a run is not caused by the run.
+        # The run has ended, so it does not cause the current use of the GPUs.
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
     return _busy_text(total).format(used=busy, total=total)
@@ -145,7 +145,7 @@ def memory_value(rack: RackContent) -> str:
 
 
 def where(chip: ChipContent) -> str:
-    """Returns the second line of a chip in a design: its GPUs and, in the frame of a group, its host.
+    """Returns the second line of a chip in an edited topology: its GPUs and, in the frame of a group, its host.
 
     For a replica that is not placed, it is the number of GPUs that the replica needs.
     """
@@ -369,7 +369,7 @@ def rack_sentence(rack: RackContent, use: str) -> str:
 
 
 def short_rack_use(rack: RackContent) -> str:
-    """Returns a short text about the GPUs of a rack that the design uses, or "" if it has no known GPU."""
+    """Returns a short text about the GPUs of a rack that the topology uses, or "" if the rack has no known GPU."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total} used").format(used=rack.used, total=len(rack.layout.slots))

@@ -109,7 +109,10 @@ class Legend(QWidget):
         self.move(self.x(), bottom - self.height() + 1)
 
     def _rows(self, entries: Sequence[Entry]) -> list[list[Entry]]:
-        """Returns the entries in rows that fit into the limit, if each entry alone fits."""
+        """Distributes the entries over rows that fit into the limit.
+
+        Only a single entry may be wider than the limit.
+        """
         rows: list[list[Entry]] = []
         x = 0.0
         for entry in entries:

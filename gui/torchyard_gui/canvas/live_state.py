@@ -49,7 +49,10 @@ class HostLiveState:
     held: Mapping[int, str] = field(default_factory=dict)
     """Sentences about the users of the host's GPUs by GPU index, for tool tips."""
     mark: str = ""
-    """The mark in the header if it differs from `state`, which also decides how the host's chips look."""
+    """The mark in the header, if it differs from `state`.
+
+    In any case, `state` determines the appearance of the host's chips.
+    """
 
     @property
     def is_unknown(self) -> bool:

@@ -17,7 +17,7 @@ PAD = 8
 LARGE = 16
 """Largest number of racks for which the map is hidden by default."""
 KEY_PART = 0.25
-"""Share of the visible area by which an arrow key moves the view."""
+"""Fraction of the visible area by which an arrow key moves the view."""
 
 Key = Qt.Key
 STEPS = {Key.Key_Left: (-1, 0), Key.Key_Right: (1, 0), Key.Key_Up: (0, -1), Key.Key_Down: (0, 1)}

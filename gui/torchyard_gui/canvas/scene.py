@@ -41,7 +41,7 @@ HIGHLIGHT_MS = 6000
 
 
 class TopologyScene(QGraphicsScene):
-    """Scene of a design (`show_plan`) or of a live run (`show_states`)."""
+    """Scene of an edited topology (`show_plan`) or of a live run (`show_states`)."""
 
     selection_changed = Signal(list)
     """Emitted with the names of the selected replicas, in the plan's order."""
@@ -56,7 +56,7 @@ class TopologyScene(QGraphicsScene):
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
-        # All items are children of a few top-level items, so an index would only cause updates.
+        # All items are children of a few top-level items, so an index of items would cost updates without any benefit.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
@@ -91,7 +91,7 @@ class TopologyScene(QGraphicsScene):
         self._highlighting = QTimer(self, singleShot=True, interval=HIGHLIGHT_MS)
         self._highlighting.timeout.connect(self._end_highlight)
         self.keeps = False
-        """Whether racks keep their places where possible, as while the user edits a design."""
+        """Whether racks keep their places where possible, as while the user edits a topology."""
 
         theme().changed.connect(self._take_theme)
 
@@ -100,9 +100,9 @@ class TopologyScene(QGraphicsScene):
     ) -> None:
         """Shows the hosts with placed or pinned replicas and the hosts in `also`. A plan of None empties the scene.
 
-        With `keep`, as while the user edits a design, racks keep their places where possible, and replicas that moved
-        without being selected are highlighted for a while. Existing items of racks and edges are reused. In the
-        arrangement *By group*, frames of groups are shown instead of hosts.
+        With `keep`, which is used while the user edits a topology, racks keep their places where possible, and replicas
+        that moved without being selected are highlighted for a while. Existing items of racks and edges are reused. In
+        the arrangement *By group*, frames of groups are shown instead of hosts.
         """
         self.touched.emit()
         self._shown = (plan, hosts, also)
@@ -177,7 +177,7 @@ class TopologyScene(QGraphicsScene):
         self._mark(moved)
 
     def show_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
-        """Shows the live states of replicas; None shows the design again."""
+        """Shows the live states of replicas; None shows the edited topology again."""
         self.touched.emit()
         self._states = dict(states) if states is not None else None
         for item in self._racks.values():
@@ -196,7 +196,10 @@ class TopologyScene(QGraphicsScene):
         self._show_headings()
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Sets the problem of each affected replica. A design marks their chips with a triangle."""
+        """Sets the problem of each affected replica.
+
+        In an edited topology, the chips of these replicas have a triangle.
+        """
         touched = {*self._problems, *problems}
         self._problems = dict(problems)
         self._mark(touched)
@@ -294,7 +297,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def focused(self) -> str:
-        """The name of the replica with the keyboard focus, or ""."""
+        """The name of the replica with the keyboard focus, or "" if there is none."""
         return self._focused if self._focused in self._chips else ""
 
     def set_focused(self, name: str) -> None:
@@ -367,7 +370,10 @@ class TopologyScene(QGraphicsScene):
         return self._racks.target_at(point)
 
     def host_at(self, point: QPointF) -> str:
-        """Returns the host whose rack is at a point, or ""; in the arrangement by group, it is ""."""
+        """Returns the host whose rack is at a point.
+
+        Returns "" if there is none, and always in the arrangement by group.
+        """
         return "" if self._by_group else self.target_at(point).partition(":")[0]
 
     def content_rect(self) -> QRectF:
@@ -380,7 +386,8 @@ class TopologyScene(QGraphicsScene):
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
-        # The edges between sections stay within the area of the racks and headings, and depend on the zoom.
+        # The edges between sections are omitted: they stay within the area of the racks and headings, and depend on the
+        # zoom.
         for item in self._edges.items if self._racks.grid.sections is None else ():
             rect = rect.united(item.sceneBoundingRect())
         return rect

@@ -74,12 +74,12 @@ class CanvasView(ZoomView):
     regroup_requested = Signal(list, str)
     """Emitted with replicas and a target: "trainers:1", "trainers:1/worker-5", or "" for a new group."""
     role_dropped = Signal(str, str)
-    """Emitted with a role and the name of the host on which it was dropped, or ""."""
+    """Emitted with a role and the host on which it was dropped, or "" if it was dropped outside all racks."""
     host_dropped = Signal(str)
     preset_dropped = Signal(str)
     """Emitted with the key of a preset."""
     machine_dropped = Signal(str, list)
-    """Emitted with a machine type, and with the replicas whose pools it is for."""
+    """Emitted with a machine type, and with the replicas to whose pools it is to be applied."""
     activated = Signal(str)
     """Emitted with a replica that was double-clicked or confirmed with Enter."""
     delete_requested = Signal(list)
@@ -181,7 +181,7 @@ class CanvasView(ZoomView):
     def wheelEvent(self, event: QWheelEvent) -> None:
         super().wheelEvent(event)
         if self._gesture is not None:
-            # The wheel has moved the scene below the pointer.
+            # The wheel has moved the scene, so a different point is below the pointer.
             self._gesture.move(event.position().toPoint())
 
     def mousePressEvent(self, event: QMouseEvent) -> None:

@@ -53,7 +53,7 @@ class ZoomView(QGraphicsView):
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontSavePainterState)
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontAdjustForAntialiasing)
         self.setCacheMode(QGraphicsView.CacheModeFlag.CacheBackground)
-        # One bounding rectangle for all changes is the fastest update mode during a drag.
+        # For drags, updating one bounding rectangle of all changes is the fastest mode.
         self.setViewportUpdateMode(QGraphicsView.ViewportUpdateMode.BoundingRectViewportUpdate)
         self.set_empty_text(
             self.tr("Nothing drawn yet"),
@@ -281,7 +281,7 @@ def paint_dots(painter: QPainter, rect: QRectF, zoom: float) -> None:
     step = round(M.grid * zoom)
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, False)
-    # The tile is painted for the current zoom, because scaling would distort its dots.
+    # The tile of dots is painted for the current zoom, because scaling it would distort the dots.
     painter.scale(M.grid / step, M.grid / step)
     back = step / M.grid
     area = QRectF(rect.x() * back, rect.y() * back, rect.width() * back, rect.height() * back)

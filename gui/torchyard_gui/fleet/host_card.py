@@ -1,4 +1,4 @@
-"""Painting of the row of a host: a card with state, GPUs, load, software, and any problem with a button to solve it."""
+"""Painting of the row of a host: a card with state, GPUs, load, software, and any problem with a button."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TEXT_LEFT = PAD - 6 + 24
 KEY_NAME = 72
 """Width of the labels of fingerprints in pixels."""
 COLUMNS = (0.25, 0.26, 0.3, 0.19)
-"""Shares of the width: name and state, GPUs, load, software."""
+"""Parts of the width of a card for its columns: name and state, GPUs, load, software."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -239,7 +239,7 @@ def _line(rect: QRect, number: int) -> QRect:
 
 @dataclass(frozen=True)
 class Meter:
-    """A named share with a text."""
+    """A bar that shows a fraction from 0 to 1, between a name and a text."""
 
     name: str
     share: float | None
@@ -247,7 +247,9 @@ class Meter:
 
 
 def meter_bars(rect: QRect, meters: Sequence[Meter]) -> list[QRectF]:
-    """Returns the bars of meters on consecutive lines: equally wide, between names and texts.
+    """Returns the bars of meters on consecutive lines.
+
+    All bars are equally wide, and lie between the names and the texts.
 
     The bars are empty if they would be too narrow beside the longest text.
     """

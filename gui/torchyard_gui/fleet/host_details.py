@@ -44,7 +44,7 @@ Pairs = list[tuple[str, str]]
 class HostDetails(QFrame):
     """Shows one host, or the number of selected hosts.
 
-    Its buttons trigger the actions of the page, which are given by name, and always stay in the same positions.
+    Its buttons always stay in the same positions. They trigger the actions of the page, which are given by name.
     """
 
     focus_lost = Signal()
@@ -110,7 +110,7 @@ class HostDetails(QFrame):
                 field.setText(shown_keys[number][1])
                 field.setAccessibleName(shown_keys[number][0])
         steps = [step for problem in status.problems for step in problem.next]
-        # The action buttons above already offer these steps.
+        # The action buttons above already offer these next steps.
         self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)
@@ -165,7 +165,7 @@ class HostDetails(QFrame):
         return pairs
 
     def _file(self, status: HostStatus) -> Pairs:
-        """Returns the host's entries in the fleet file, except those in its address."""
+        """Returns the host's entries in the fleet file, except those that its address contains."""
         host = status.host
         wanted = [
             (self.tr("Private key"), host.identity_file),

@@ -121,7 +121,7 @@ class EditHostsDialog(HostForm):
             self.changed.emit(edits)
 
     def _after(self, host: Host) -> tuple[Host | None, dict[str, str]]:
-        """Returns the changed host, or None and its problems."""
+        """Returns the changed host, or None and the problems of its fields."""
         typed = {key: text for key, text in self.typed().items() if text != self._shown[key]}
         local = self.local.isChecked() if len(self._local) == 1 else host.local
         taken = [status.name for status in self._model.hosts if status.name != host.name]

@@ -66,7 +66,7 @@ class HostForm(QDialog):
         raise NotImplementedError
 
     def apply(self) -> None:
-        """Writes valid fields to the file. Raises TorchyardError."""
+        """Writes valid fields to the file. Raises TorchyardError if this fails."""
         raise NotImplementedError
 
     def typed(self) -> dict[str, str]:
@@ -220,7 +220,7 @@ def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ())
     host, problems = validate(Host, {"name": "", **entry}, {}, no_lines)
     for problem in problems:
         key = problem.path.split(".")[0]
-        wrong.setdefault(key, f"{problem.message.removeprefix(f'{key} ')}.")  # The field has its own title.
+        wrong.setdefault(key, f"{problem.message.removeprefix(f'{key} ')}.")  # The row's title names the key.
     if "name" not in entry:
         wrong["name"] = "a host needs a name, which topologies use."
     elif entry["name"] in taken:

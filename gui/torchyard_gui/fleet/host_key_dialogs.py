@@ -69,7 +69,7 @@ class HostKeyDialog(QDialog):
         head = self.heading, self.progress, self.notice
         key = self.shown, self.on_record, self.advice, self.command
         vbox(*head, *key, 6, buttons, parent=self, margins=(20, 18, 20, 16), spacing=10)
-        self.cancel_button.setDefault(True)  # Enter must not trust a key by accident.
+        self.cancel_button.setDefault(True)  # Pressing Enter must not trust a key by accident.
         self.cancel_button.setFocus()
         self._ask()
 
@@ -189,7 +189,7 @@ class HostKeyListDialog(QDialog):
         parts = heading, label(text, ink="2", wrap=True), self.notice, (self._scroll, 1), 6, buttons
         vbox(*parts, parent=self, margins=(20, 18, 20, 16), spacing=10)
         self._body = body
-        self.cancel_button.setDefault(True)  # The Enter key alone must never trust a host key.
+        self.cancel_button.setDefault(True)  # Pressing Enter must never trust a host key.
         self._ask()
         for row in self.rows.values():
             row.box.toggled.connect(self._count)

@@ -103,9 +103,9 @@ class HostList(QListView):
         self._animate()
 
     def _animate(self) -> None:
-        """Starts the animation if a host has an activity, or stops it.
+        """Starts the animation if a host has an activity, and stops it otherwise.
 
-        It is never shown to users who have disabled animations.
+        Users who have disabled animations never see it.
         """
         under_way = any((status := self._status(name)) is not None and status.doing for name in self.rows.names)
         moves = self.style().styleHint(QStyle.StyleHint.SH_Widget_Animation_Duration, None, self) > 0

@@ -12,7 +12,10 @@ from torchyard_gui.fleet.labels import accessible_text, full_time, place, senten
 Index = QModelIndex | QPersistentModelIndex
 STATUS = int(Qt.ItemDataRole.UserRole)
 USE = STATUS + 1
-"""Role of a change of only the use of a host, which is reported every second while a page shows the hosts."""
+"""The role that is reported if only the use of a host has changed.
+
+This happens every second while a page shows the hosts.
+"""
 
 
 class HostListModel(QAbstractListModel):

@@ -33,7 +33,7 @@ class SuggestedAction:
 
 
 def state_word(status: HostStatus) -> str:
-    """Returns the state in a word or two."""
+    """Returns the name of the state in one or two words."""
     return state_name(status.condition)
 
 
@@ -60,7 +60,7 @@ def state_mark(status: HostStatus) -> str:
 
 
 def tint(status: HostStatus) -> str:
-    """Returns the state's token: "fail", "wait", or "" without a problem."""
+    """Returns the state's token: "fail", "wait", or "" if there is no problem."""
     return trouble_token(status.condition.mark)
 
 
@@ -75,7 +75,7 @@ def since(status: HostStatus) -> str:
 
 
 def doing_word(status: HostStatus) -> str:
-    """Returns the name of the current activity, or ""."""
+    """Returns the name of the current activity, or "" if there is none."""
     if status.doing is None:
         return ""
     words = {
@@ -110,7 +110,10 @@ def _qt(time: datetime) -> QDateTime:
 
 
 def sentence(status: HostStatus) -> str:
-    """Returns the host's first problem with the next step as text, or that the host is unchecked, or ""."""
+    """Returns text about the host's first problem and the next step, or the text that the host is unchecked.
+
+    Returns "" if neither applies.
+    """
     if status.problems:
         return problem_sentence(status, status.problems[0])
     if status.state == UNKNOWN:
@@ -141,7 +144,7 @@ def fingerprints(status: HostStatus) -> list[tuple[str, str]]:
 
 
 def suggested_action(status: HostStatus) -> SuggestedAction | None:
-    """Returns the action for the button on a host's card, or None."""
+    """Returns the action for the button on a host's card, or None if there is none."""
     if status.doing is not None:
         return SuggestedAction("cancel", translate("Fleet", "Cancel"))
     if status.lost is None and isinstance(status.error, (KeyUnknown, KeyChanged)):

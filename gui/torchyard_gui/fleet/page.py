@@ -296,7 +296,7 @@ class FleetPage(QWidget):
         self.model.undeploy(names)
 
     def _undeployed(self, removed: Removed) -> None:
-        """Reports the outcome of an undeploy. The outcomes of several hosts are reported together."""
+        """Reports whether the agents were removed. The outcomes for several hosts are reported together."""
         self._removed.append(removed)
         failed = [one.error for one in self._removed if one.failed and one.error is not None]
         gone = [one for one in self._removed if not one.failed]

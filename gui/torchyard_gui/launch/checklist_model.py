@@ -125,6 +125,6 @@ NAMED = 6
 
 
 def where(hosts: Iterable[str]) -> tuple[str, int]:
-    """Returns the names of hosts, or "" if there are many, and the number of hosts."""
+    """Returns the names of the hosts ("" if there are many) and the number of hosts."""
     names = list(hosts)
     return (", ".join(names) if len(names) <= NAMED else "", len(names))

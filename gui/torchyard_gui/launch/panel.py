@@ -227,7 +227,7 @@ class LaunchPanel(QDialog):
         if self._close_when_over and not may_run:
             self.hide()
             return
-        if may_run:  # The run may have started, so that another attempt could start it twice.
+        if may_run:  # The run may have started, and another attempt could start it twice.
             self.about.setText(self.tr("It is unknown whether the run has started."))
             self.cancel_button.setFocus()
         else:

@@ -62,7 +62,7 @@ def _failed_run(picture: RunState) -> list[Alert]:
 
 
 def _failures(picture: RunState) -> list[Alert]:
-    # The hosts that the run waits for have a separate alert.
+    # The alert about the wait already names these hosts.
     waits = picture.waiting is not None
     failed = [track for track in picture.failures() if not (waits and track.state == "lost")]
     needs = []

@@ -23,7 +23,7 @@ MOST = 1000
 
 
 def can_grow(topology: Topology) -> bool:
-    """Returns whether the strategy of a run takes workers while it trains."""
+    """Returns whether the strategy of a run accepts new workers while the run trains."""
     strategy = topology.strategy
     return strategy.kind is StrategyKind.ALL_REDUCE and strategy.on_worker_loss is OnWorkerLoss.CONTINUE
 

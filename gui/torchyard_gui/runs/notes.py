@@ -17,7 +17,7 @@ NOTE_HEIGHT = 120
 
 
 class NotesSection(QWidget):
-    """Shows tags and note, and a button that opens the dialog."""
+    """Shows the tags and the note, and a button that opens the dialog."""
 
     edit_wanted = Signal()
 

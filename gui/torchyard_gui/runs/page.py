@@ -290,7 +290,7 @@ class RunsPage(QWidget):
 
     @property
     def _booking(self) -> str:
-        """The ID of the booking that the run uses, according to the hosts or this computer's history, or ""."""
+        """The ID of the booking that the run uses, according to the hosts or the history, or "" if there is none."""
         if self.feed is None:
             return ""
         known = self.model.run(self.feed.run.run_id)
@@ -441,7 +441,7 @@ class RunsPage(QWidget):
         if self.feed is not None:
             self.feed.changed.disconnect(self._changed)
         if not self._is_working:
-            self.run_view.work.clear()  # The displayed text belongs to the previous run.
+            self.run_view.work.clear()  # The progress text belongs to the previous run.
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)

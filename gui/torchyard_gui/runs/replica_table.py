@@ -112,7 +112,7 @@ class ReplicaTable(QTableView):
         return sorted(names, key=self.replicas.row_of)
 
     def set_grouping(self, grouping: str) -> None:
-        """Groups the rows by `pool` or `host`, or removes the groups for ""."""
+        """Groups the rows by `pool` or `host`, or removes the groups if `""` is given."""
         if grouping and self.order.sortColumn() < 0:
             self.sortByColumn(NAME, Qt.SortOrder.AscendingOrder)
         self.replicas.set_grouping(cast("Grouping", grouping))

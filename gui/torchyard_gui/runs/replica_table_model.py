@@ -52,7 +52,7 @@ Index = QModelIndex | QPersistentModelIndex
 TRACK = Qt.ItemDataRole.UserRole
 SORT = Qt.ItemDataRole.UserRole + 1
 GROUP = Qt.ItemDataRole.UserRole + 2
-"""Role of a heading's ReplicaGroup; None for a replica, which has TRACK."""
+"""Item data role of a heading's ReplicaGroup. It has no value for a replica, whose data has the role TRACK."""
 STEP_PARTS = {
     COMPUTE: "compute_s",
     EXCHANGE: "exchange_s",
@@ -111,7 +111,7 @@ class ReplicaTableModel(QAbstractTableModel):
         if len(self.feed.picture.tracks) != len(self._tracks):
             self.set_feed(self.feed)
         elif changes.replicas or changes.run:
-            # A single signal covers all changed rows, because the view repaints only visible rows and sorts once.
+            # A single signal covers all changed rows, so the view sorts only once. It repaints only visible rows.
             rows = [self._rows[name] for name in changes.replicas if name in self._rows] or [0]
             if self._tracks:
                 last = self.rowCount() - 1 if self._groups else max(rows)

@@ -45,13 +45,14 @@ class RunBar(QFrame):
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._booking = booking
-        # Buttons that do not apply are disabled, so that the others stay in place. Only the first one is hidden.
+        # Buttons that do not apply are disabled instead of hidden, so that the others stay in place. Only the first one
+        # is hidden.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         self._by_icon = (booking, copy, fetch)
         for action, button in self._buttons.items():
             button.setIcon(action.icon())
             button.setAccessibleName(action.text())
-        views = vbox(None, self.views, None)  # The spacers keep the control at its own height.
+        views = vbox(None, self.views, None)  # The spacers prevent the control from being stretched.
         parts = self.name, 4, self.mark, (self.state, 1), views, 8
         hbox(*parts, *self._buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
         booking.changed.connect(self._show_booking)
@@ -73,7 +74,7 @@ class RunBar(QFrame):
         self.refresh()
 
     def take_throughput(self) -> None:
-        """Updates the throughput. Called for new samples, as the plots are, so that both show the same value."""
+        """Updates the throughput. Called when the plots are updated, so that both show the same value."""
         self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
 
     def refresh(self) -> None:
@@ -119,7 +120,7 @@ class RunBar(QFrame):
         elif picture.is_over:
             head = self.tr("{state} after {time}").format(state=word, time=lasted) if lasted else word
         elif picture.state == "restarting":
-            head = word  # The duration of the run would look like the duration of the restart.
+            head = word  # The duration is hidden, because it would look like the duration of the restart.
         else:
             head = f"{word} {lasted}".strip()
         parts = [head]

@@ -20,7 +20,7 @@ from torchyard_gui.widgets.elided_text import draw_elided
 
 Index = QModelIndex | QPersistentModelIndex
 RUN = Qt.ItemDataRole.UserRole
-"""Role of a row's KnownRun; None for a heading."""
+"""Item data role of a row's KnownRun. Headings have no run."""
 ROW, HEADING = 48, 28
 
 
@@ -103,14 +103,14 @@ class RunListModel(QAbstractListModel):
         return " ".join(f"#{tag}" for tag in self._annotations.get(run.run_id, Annotation()).tags)
 
     def details_of(self, run: KnownRun) -> str:
-        """Returns the second line of a row: the state, the reason of a failure, and then what matters less."""
+        """Returns the second line of a row: the state, the reason of a failure, and then less important details."""
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         reason = run.reason if run.state == "failed" else ""
         parts = self.state_of(run), reason, self.time_of(run)[1], self.tags_of(run), restart_of(run, self._all)
         return " · ".join(part for part in (*parts, "" if reason else hosts) if part)
 
     def time_of(self, run: KnownRun) -> tuple[str, str]:
-        """Returns the start of a run in two parts: for the first line, and for the second if it is long.
+        """Returns the start of a run as two texts. The second one, for the second line, is empty if the start is short.
 
         A day and a time together would leave no room for the name.
         """

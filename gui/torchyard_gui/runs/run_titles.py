@@ -37,7 +37,7 @@ def title_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
 
 
 def restart_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
-    """Returns a text that names the run that this run restarts, or ""."""
+    """Returns a text that names the run that this run restarts, or "" if it is not a restart."""
     if not run.restarted_from:
         return ""
     before = next((one for one in runs if one.run_id == run.restarted_from), None)

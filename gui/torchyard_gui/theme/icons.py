@@ -50,7 +50,7 @@ class _Engine(QIconEngine):
         super().__init__()
         self._name = name
         plain = theme().color(color).name()
-        # A disabled button lacks the accent background, without which an `on_accent` icon is illegible.
+        # A disabled button has no accent background, and without it an `on_accent` icon would be illegible.
         pale = theme().color("text3").name() if color == "on_accent" else plain
         checked = theme().color("accent").name() if color == "text2" else plain
         self._looks = {"plain": (plain, 1.0), "pale": (pale, 0.4), "checked": (checked, 1.0)}

@@ -194,6 +194,6 @@ def _font(size: int, weight: int, *, is_fixed: bool = False) -> QFont:
 
 
 def mixed_colors(one: QColor, other: QColor, part: float) -> QColor:
-    """Returns an opaque mixture of two colours. `part` is the share of the second one."""
+    """Returns an opaque mixture of two colours. `part` is the fraction of the second one, from 0 to 1."""
     pairs = (one.red(), other.red()), (one.green(), other.green()), (one.blue(), other.blue())
     return QColor(*(round(a + (b - a) * part) for a, b in pairs))

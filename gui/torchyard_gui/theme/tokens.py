@@ -150,7 +150,7 @@ DARK = Tokens(
 class Metrics(NamedTuple):
     """Lengths in device-independent pixels."""
 
-    # Lengths of the window's frame.
+    # Sizes in the window's frame
     rail: int = 64
     bar: int = 48
     palette: int = 200
@@ -159,7 +159,7 @@ class Metrics(NamedTuple):
     problems: int = 32
     status: int = 24
     narrow_below: int = 1360
-    # Lengths of rows and controls. A line of text at 13 px is 19 high in Korean and 16 in Latin.
+    # Sizes of rows and controls. A line of text at 13 px is 19 px high in Korean and 16 px in Latin script.
     row: int = 28
     control: int = 28
     line: int = 19
@@ -167,7 +167,7 @@ class Metrics(NamedTuple):
     radius: int = 6
     radius_small: int = 4
     focus_ring: int = 2
-    # Lengths of the Topology page.
+    # Sizes on the Topology page
     rack: int = 352
     rack_header: int = 36
     rack_footer: int = 32
@@ -182,7 +182,7 @@ class Metrics(NamedTuple):
     meter: int = 3
     edge: int = 3
     edge_corner: int = 10
-    # Lengths of the Bookings page.
+    # Sizes on the Bookings page
     lane: int = 22
     host_row: int = 28
     host_folded: int = 36

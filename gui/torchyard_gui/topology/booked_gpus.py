@@ -1,4 +1,4 @@
-"""Looks of hosts in a design: their states, and the GPUs that are booked during the planned time."""
+"""Appearance of hosts in an edited topology: their states, and the GPUs booked during the planned time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ translate = QCoreApplication.translate
 def design_states(
     plan: Plan, hosts: Sequence[HostFacts], states: Mapping[str, HostState], planning: PlanningTime
 ) -> dict[str, HostLiveState]:
-    """Returns the looks of hosts in a design.
+    """Returns the appearance of the hosts in an edited topology.
 
-    A look contains the mark of the host's state as on the Fleet page. With bookings, it also contains the holders of
-    slots and, for hosts that the design does not use, a note for the header.
+    It contains the mark of the host's state as on the Fleet page. With bookings, it also contains the holders of slots
+    and, for hosts that the topology does not use, a note for the header.
     """
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}
@@ -65,7 +65,10 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:
-    """Returns a note such as `4 of 4 booked by others`, or the user who has booked a host without GPUs, or ""."""
+    """Returns a note such as `4 of 4 booked by others`, or the user who has booked a host without GPUs.
+
+    Returns "" if nothing is booked.
+    """
     from torchyard_core.booking.model import cpu_slot
 
     others = planning.booked.others
@@ -82,7 +85,7 @@ def _note(host: HostFacts, planning: PlanningTime) -> str:
 
 
 def booked_sentence(gpus: Iterable[str], planning: PlanningTime) -> str:
-    """Returns at most three sentences about the bookings that cover these GPUs, or ""."""
+    """Returns at most three sentences about the bookings that cover these GPUs, or "" if there are none."""
     ids = list(gpus)
     parts = []
     for booking in _each(ids, planning.booked.others):

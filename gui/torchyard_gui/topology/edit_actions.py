@@ -32,7 +32,8 @@ class EditActions(QObject):
         self._choose_preset = choose_preset
         keys = QKeySequence.StandardKey
         make = partial(action, self, "edit")
-        # PySide deletes an action of createUndoAction together with the first menu or button that shows it.
+        # If the first menu or button that shows an action of createUndoAction is deleted, PySide also deletes the
+        # action.
         stack = editor.stack
         self.undo = make(self.tr("Undo"), editor.undo, keys.Undo, "undo")
         self.redo = make(self.tr("Redo"), editor.redo, keys.Redo, "redo")
@@ -40,12 +41,12 @@ class EditActions(QObject):
             (self.undo, stack.canUndoChanged, stack.undoTextChanged),
             (self.redo, stack.canRedoChanged, stack.redoTextChanged),
         ):
-            # Without a tool tip, Qt shows the text of the action, which contains the name of the edit.
+            # If an action has no tool tip, Qt shows its text, which contains the name of the edit.
             one.setToolTip("")
             one.setEnabled(False)
             can_changed.connect(one.setEnabled)
             text_changed.connect(partial(_name_edit, one, one.text()))
-        # Duplicates are left out, because Qt treats equal shortcuts as ambiguous.
+        # Duplicate actions are left out, because Qt treats equal shortcuts as ambiguous.
         platforms = QKeySequence(keys.Redo)
         others = [key for key in map(QKeySequence, ("Ctrl+Y", "Ctrl+Shift+Z")) if key != platforms]
         self.redo.setShortcuts([platforms, *others])

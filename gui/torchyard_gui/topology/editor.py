@@ -54,7 +54,7 @@ class Editor(QObject):
 
     @property
     def holds_design(self) -> bool:
-        """Whether there is a design to edit.
+        """Whether there is a topology to edit.
 
         After an invalid file was opened, there is none until the text is corrected.
         """
@@ -165,7 +165,7 @@ class Editor(QObject):
         def change(value: Topology) -> Topology:
             return with_preset(value, key, has_gpus=has_gpus, removes_unused=removes_unused)[0]
 
-        # Without a selection, the inspector shows the settings of the strategy.
+        # If nothing is selected, the inspector shows the settings of the strategy.
         return self.apply(text, change, select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
@@ -233,13 +233,13 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.unpin(value, names))
 
     def why_not(self, names: Sequence[str], target: str) -> str:
-        """Returns why replicas cannot be placed on a target, or ""."""
+        """Returns why replicas cannot be placed on a target, or "" if they can."""
         if why := self._why_invalid():
             return why
         return manual_placement.drop_refusal(self.value, self.facts(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
-        """Returns why a new replica cannot be placed on a target, or ""."""
+        """Returns why a new replica cannot be placed on a target, or "" if it can."""
         if why := self._why_invalid():
             return why
         return manual_placement.new_replica_refusal(
@@ -264,7 +264,7 @@ class Editor(QObject):
         return self.apply(text, change, select=lambda _: now)
 
     def why_not_regroup(self, names: Sequence[str], target: str) -> str:
-        """Returns why replicas cannot move to another group, or ""."""
+        """Returns why replicas cannot move to another group, or "" if they can."""
         try:
             regrouping(self.value, names, target)
         except TorchyardError as problem:
@@ -347,7 +347,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.set_name(value, name), key="name")
 
     def shown_hosts(self) -> tuple[str, ...]:
-        """Returns the hosts that the user has added to the canvas, whether the design uses them or not."""
+        """Returns the hosts that the user has added to the canvas, whether the topology uses them or not."""
         hosts = (self.value.layout or {}).get("hosts")
         return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 

@@ -59,7 +59,7 @@ class PageSettings(RecentFiles, Protocol):
     canvas_by_group: bool
     """Whether replicas are shown by group instead of by host."""
     minimap: str
-    """Whether the minimap is "shown" or "hidden"; "" shows it for a large design that is only partly visible."""
+    """Whether the minimap is "shown" or "hidden". "" shows it for a large topology that is only partly visible."""
 
 
 class TopologyPage(QWidget):
@@ -184,7 +184,7 @@ class TopologyPage(QWidget):
         self.files.save()
 
     def edit_copy(self, text: str) -> None:
-        """Opens a topology as a document without a file, such as that of a run.
+        """Opens a topology, such as the topology of a run, as a document without a file.
 
         The user is asked first if there are unsaved changes.
         """
@@ -325,7 +325,7 @@ class TopologyPage(QWidget):
         self.status_changed.emit()
 
     def tidy(self) -> None:
-        """Removes racks that the design does not use and the user did not add; arranges the others in fleet order."""
+        """Removes racks that the topology does not use and the user did not add. Arranges the others in fleet order."""
         self._keeps_racks = False
         self._racks.clear()
         self._refresh()

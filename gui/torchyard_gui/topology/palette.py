@@ -237,7 +237,7 @@ class Palette(QFrame):
         return int(match[1] or 1), match[2].strip()
 
     def _filter(self, _text: str) -> dict[PaletteSection, str]:
-        """Filters all sections. Returns the key of the first match in each section, or ""."""
+        """Filters all sections. Returns the key of the first match in each section, or "" if there is none."""
         _, letters = self._parse_search()
         found = {section: section.keep(letters) for section in self.sections}
         self.nothing.setVisible(not any(found.values()))

@@ -70,7 +70,7 @@ class PaletteList(QListWidget):
         self._fit()
 
     def keep(self, letters: str) -> str:
-        """Hides the rows that do not match. Returns the key of the first match, or ""."""
+        """Hides the rows that do not match. Returns the key of the first match, or "" if there is none."""
         first = ""
         for row in range(self.count()):
             item = self.item(row)
@@ -92,7 +92,7 @@ class PaletteList(QListWidget):
         self.setFixedHeight(shown * theme().metrics.row)
 
     def viewportEvent(self, event: QEvent) -> bool:
-        # After a drag, Qt reports a hover at the place of the press, though the pointer has left the list.
+        # After a drag, Qt reports that the pointer hovers over the place of the press, although it has left the list.
         if event.type() in (QEvent.Type.HoverEnter, QEvent.Type.HoverMove) and not self.viewport().underMouse():
             return True
         return super().viewportEvent(event)
@@ -151,13 +151,13 @@ class PaletteList(QListWidget):
             drag.setHotSpot(QPoint(10, 10))
         self.drag_begun.emit()
         drag.exec(Qt.DropAction.CopyAction)
-        # The view receives no leave event during the drag.
+        # During the drag, the view receives no leave event.
         QApplication.sendEvent(self.viewport(), QEvent(QEvent.Type.Leave))
         self.viewport().update()
 
 
 COUNT = int(Qt.ItemDataRole.UserRole) + 1
-"""Role of the text at the right of a row."""
+"""Item data role of the text at the right of a row."""
 ICON = 18
 BADGE_ONLY = 48
 """Width in pixels up to which only the icon of a row is shown; its tool tip contains its name."""
@@ -204,7 +204,7 @@ class PaletteRow(QStyledItemDelegate):
         painter.setPen(theme().pen("text2"))
         painter.drawText(rect.adjusted(0, 0, -2, 0), int(side), count)
         room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
-        # Names of hosts and machine types differ at their ends, so they are elided in the middle.
+        # Names of hosts and machine types often differ only at the end, so they are elided in the middle.
         name = str(index.data(Qt.ItemDataRole.DisplayRole))
         draw_elided(painter, room, name, "body", "text", mode=Qt.TextElideMode.ElideMiddle)
         painter.restore()
@@ -258,7 +258,7 @@ class PaletteSection(QWidget):
         self._draw()
 
     def keep(self, letters: str) -> str:
-        """Hides the rows that do not match. Returns the key of the first match, or ""."""
+        """Hides the rows that do not match. Returns the key of the first match, or "" if there is none."""
         self._letters = letters
         if not letters and self._is_folded and not self.has_rows:
             return ""

@@ -11,7 +11,7 @@ from torchyard_core.topology.model import Launcher, Topology
 from torchyard_gui.widgets.next_steps import quoted
 
 HOSTS = "hosts"
-"""Block of problems with hosts; the key is the host's name."""
+"""The name of the block for problems with hosts. The key of such a problem is the host's name."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,10 @@ def whole_block_key(topology: Topology, block: str) -> str:
 
 
 def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
-    """Returns the pool that a problem concerns, or None. Names may contain dots, so the longest match is returned."""
+    """Returns the pool that a problem concerns, or None if there is none.
+
+    Names may contain dots, so the longest match is returned.
+    """
     path = problem.path.removeprefix("pools.")
     if path == problem.path:
         return None

@@ -73,10 +73,10 @@ class SideDrawer(QObject):
     def shut(self) -> None:
         """Closes the drawer. This has no effect if the panel is part of the layout."""
         if self.is_open and not self._is_shutting:
-            self._is_shutting = True  # Moving the focus below would call this method again.
+            self._is_shutting = True  # The change of focus below would otherwise call this method again.
             focus = self._panel.window().focusWidget()
             if focus is not None and self._panel.isAncestorOf(focus):
-                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # By default, Qt would focus the next widget.
+                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # Otherwise Qt focuses the next widget.
             self._panel.hide()
             self._is_shutting = False
             self._turned()

@@ -108,7 +108,7 @@ class TopBar(QFrame):
         self.launch.setEnabled(launch.isEnabled())
 
     def show_plan(self, plan: Plan, hosts: tuple[HostFacts, ...]) -> None:
-        """Shows the strategy, and how many of the free GPUs the design uses."""
+        """Shows the strategy, and how many of the free GPUs the topology uses."""
         kind = plan.topology.strategy.kind
         self.strategy.set_values([kind])
         self.strategy.setToolTip(strategy_sentence(kind))

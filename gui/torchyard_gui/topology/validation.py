@@ -48,7 +48,7 @@ class Validation(QObject):
         if document.problems:
             found: tuple[Problem, ...] = in_window(document.problems)
         elif not document.value.pools and not document.is_modified:
-            found = ()  # A new document is empty, which is not an error.
+            found = ()  # A new document is empty, which is not reported as an error.
         else:
             hosts = tuple(self._editor.facts())
             file = document.as_file()
@@ -57,7 +57,7 @@ class Validation(QObject):
         self._yaml.file = file
         self._problems.show_problems(found)
         self._inspector.show_problems(found)
-        self._mark_chips(() if document.problems else found)  # The chips are those of the last valid text.
+        self._mark_chips(() if document.problems else found)  # Chips show the last valid text.
         if self._yaml.isVisible():
             self._yaml.show_text(self._problems.problems)
 

@@ -77,7 +77,7 @@ class YamlPane(QWidget):
     def show_text(self, problems: Iterable[Problem]) -> None:
         """Shows the current text with marks at the lines that have problems."""
         if self.is_typing:
-            return  # The text that the user is typing is newer.
+            return  # The text that is being typed is newer than the document.
         self._is_showing = True
         self.view.show_text(self._editor.document.shown_text)
         self._is_showing = False

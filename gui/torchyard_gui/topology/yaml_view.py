@@ -59,7 +59,7 @@ class YamlView(QPlainTextEdit):
 
     @property
     def text(self) -> str:
-        # `toPlainText` replaces no-break spaces.
+        # `toPlainText` replaces no-break spaces, so the text is read in another way.
         return self.document().toRawText().replace("\u2029", "\n")
 
     def show_text(self, text: str) -> None:
@@ -77,7 +77,7 @@ class YamlView(QPlainTextEdit):
         cursor.setPosition(_utf16_length(now[: len(now) - end]), QTextCursor.MoveMode.KeepAnchor)
         cursor.insertText(text[start : len(text) - end])
         if self.hasFocus():
-            self.setTextCursor(cursor)  # The caret moves to the end of the changed part, for example after an undo.
+            self.setTextCursor(cursor)  # The caret moves to the end of the changed text, for example after an undo.
         self._mark_lines()
 
     def show_problems(self, problems: Mapping[int, Problem]) -> None:
@@ -152,7 +152,7 @@ class YamlView(QPlainTextEdit):
 
     def event(self, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride and _is_undo(event):
-            event.accept()  # The key reaches `keyPressEvent` even if the page has nothing to undo yet.
+            event.accept()  # The key goes to `keyPressEvent`, even if the page has nothing to undo.
             return True
         return super().event(event)
 
@@ -178,7 +178,7 @@ class YamlView(QPlainTextEdit):
         menu = self.createStandardContextMenu()
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         for action in menu.actions()[:3]:
-            menu.removeAction(action)  # Removes undo, redo and a separator, since the page has its own undo and redo.
+            menu.removeAction(action)  # These are undo, redo and a separator. The page has its own undo and redo.
         menu.popup(event.globalPos())
 
     # The following methods implement the margin with line numbers.

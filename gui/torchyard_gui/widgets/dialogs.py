@@ -32,7 +32,8 @@ def yes_to(accept: str) -> str:
 class ConfirmationDialog(QDialog):
     """Dialog that is accepted if the user confirms. Show it with `open()`, which blocks only its window.
 
-    Esc declines. Enter presses the button with the focus: at first that which declines, or else the alternative.
+    Esc declines. Enter presses the button with the focus: at first the declining button, or the alternative if there is
+    one.
     """
 
     alternative_chosen = Signal()
@@ -92,7 +93,7 @@ def dialog_layout(
 def grow_to_fit(dialog: QDialog) -> None:
     """Makes a dialog as tall as its parts need: the size hint does not account for additional lines of wrapped text."""
     layouts = [layout for part in dialog.findChildren(QWidget) if (layout := part.layout()) is not None]
-    for layout in reversed(layouts):  # Inner layouts first, because a change invalidates the outer layout.
+    for layout in reversed(layouts):  # Inner layouts are activated first, because they invalidate outer ones.
         layout.activate()
     whole = dialog.layout()
     assert whole is not None

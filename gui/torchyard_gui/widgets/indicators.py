@@ -53,7 +53,7 @@ class RoleBadge(QWidget):
 
 
 class MeterBar(QWidget):
-    """Bar whose filled share is `value`, from 0 to 1, in the colour of a token. None means unknown."""
+    """Bar that is filled to the fraction `value`, from 0 to 1, in the colour of a token. None means unknown."""
 
     def __init__(self, value: float | None = None, token: str = "meter", parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -19,7 +19,8 @@ Box = TypeVar("Box", bound=QBoxLayout)
 def settle_layouts() -> None:
     """Lays out all widgets that have changed, which Qt would do in several passes of the event loop.
 
-    Until the last pass, rows that were added to a scroll area would be painted squeezed into its old height.
+    Until the last pass, rows that were added to a scroll area would be painted squeezed into the old height of the
+    area.
     """
     QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
 
@@ -89,7 +90,7 @@ def clear_layout(layout: QLayout) -> None:
 
 
 def clear_menu(menu: QMenu) -> None:
-    """Removes all actions from a menu, and deletes those that belong to the menu, and its submenus.
+    """Removes all actions from a menu. Actions that belong to the menu, and its submenus, are deleted.
 
     In PySide, `QMenu.clear()` would also delete actions of `QUndoStack.createUndoAction` and would keep every submenu.
     """

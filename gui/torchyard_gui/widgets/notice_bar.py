@@ -26,7 +26,7 @@ class NoticeBar(QFrame):
     """Bar that is hidden until `show_notice` is called.
 
     `action_triggered` carries the index of the pressed action. A new text is announced to screen readers once it is
-    visible, unless it is known.
+    visible, unless `is_known` was set.
     """
 
     action_triggered = Signal(int)

@@ -44,7 +44,8 @@ def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "",
     if icon_name:
         action.setIcon(icon(icon_name))
     if isinstance(keys, str) and "Enter" in keys:
-        # Qt's Enter is the key of the number pad. Texts show the first shortcut: keyboards say Enter, not Return.
+        # Qt uses the name Enter for the key of the number pad only. Texts show the first shortcut, and most keyboards
+        # are labelled Enter rather than Return.
         action.setShortcuts([QKeySequence(keys), QKeySequence(keys.replace("Enter", "Return"))])
     elif keys:
         action.setShortcut(QKeySequence(keys))
@@ -59,7 +60,7 @@ class PageActions(QObject):
         self._all: list[QAction] = []
 
     def all(self) -> list[QAction]:
-        """Returns the actions in the order of their creation, which is that of the menus."""
+        """Returns the actions in the order of their creation, which is also their order in the menus."""
         return list(self._all)
 
     def connect_to(self, calls: dict[QAction, Callable[[], object]]) -> None:

@@ -73,7 +73,7 @@ class Toast(QFrame):
 
     def _place(self) -> None:
         around = self._around.rect()
-        # The label is as wide as its text in one line. A text beyond the maximum width wraps.
+        # The label is wide enough for its text on one line, up to a maximum width. Longer text wraps.
         words = self.label.fontMetrics().horizontalAdvance(self.label.text()) + 2
         self.label.setFixedWidth(min(words, WIDEST, around.width() - 2 * PAD))
         self.adjustSize()

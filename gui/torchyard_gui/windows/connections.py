@@ -148,7 +148,7 @@ class WindowConnections(QObject):
 
     @cached_property
     def absence(self) -> AbsenceReport | None:
-        """The report since the last window was open, or None if its state contains no live run and no host."""
+        """The report since the last window was open. None if the last window's state has no live run and no host."""
         before = self.session.before
         if before is None or not (before.live_runs or before.hosts):
             return None
@@ -188,7 +188,7 @@ class WindowConnections(QObject):
         If live bookings have changed, the calendar is also synchronised with agents.
         """
         self.planning.refresh()
-        # Unchanged bookings are the same objects, so that the comparison is fast.
+        # Unchanged bookings are the same objects, so this comparison is fast.
         live = tuple(one for one in self.bookings.seen.bookings if one.is_live)
         if live != self._live_bookings:
             self._live_bookings = live
@@ -204,7 +204,7 @@ class WindowConnections(QObject):
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
 
     def _run_on(self, booking: Booking) -> str:
-        """Returns the ID of the newest run that uses a booking, or of the run for which it was made, or ""."""
+        """Returns the ID of the newest run that uses a booking, else of the run for which it was made, else ""."""
         known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
         return next(known, booking.run_id or "")
 
@@ -327,7 +327,7 @@ class WindowConnections(QObject):
         self._show_topology().open(path)
 
     def open_example(self) -> None:
-        """Opens the example of the source tree."""
+        """Opens the example topology that is part of the source tree."""
         if (path := example_file()) is not None:
             self.open_file(path)
 
@@ -357,7 +357,7 @@ class WindowConnections(QObject):
             )
 
     def _shown_run(self) -> str:
-        """Returns the ID of the visible run, or ""."""
+        """Returns the ID of the visible run, or "" if none is visible."""
         if self.window.current != "runs":
             return ""
         feed = cast("RunsPage", self.window.page("runs")).feed

@@ -95,9 +95,10 @@ class LoginAsker(QObject):
     def _ask(self, waiting: WaitingQuestion) -> None:
         if waiting.is_answered:
             return  # The question was withdrawn before it could be shown.
-        # A modal dialog blocks all windows but its own children, so that dialog has to be the parent of this one.
+        # A modal dialog blocks all windows except its children, so an open modal dialog has to be the parent of this
+        # one.
         dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)
-        # If the parent is deleted, this dialog is deleted too, and the question has to be shown again.
+        # If its parent is deleted, this dialog is deleted too, and the question has to be asked again.
         dialog.destroyed.connect(lambda: self._ask_again(waiting))
         self.dialog = dialog
         dialog.show()

@@ -44,7 +44,10 @@ class _Place:
 
 
 class MainWindow(QMainWindow):
-    """Main window that shows pages by key. It does not depend on the pages; `connections` connects them."""
+    """Main window that shows pages, which are identified by keys.
+
+    The window does not depend on the pages; `connections` connects them.
+    """
 
     painted = Signal()
     """Emitted once after the first paint, to start slow work."""
@@ -139,7 +142,8 @@ class MainWindow(QMainWindow):
                 page.setAccessibleName(place.title)
             if page.focusPolicy() == Qt.FocusPolicy.NoFocus:
                 page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-            # The frame has the actions too, so that their shortcuts also work while the page's bar has the focus.
+            # The actions are added to the frame too, so that their shortcuts also work while the page's bar has the
+            # focus.
             place.frame.addActions(as_page(page).page_actions())
             changed = getattr(page, "status_changed", None)
             if changed is not None:
@@ -161,7 +165,7 @@ class MainWindow(QMainWindow):
         self.stack.setCurrentIndex(number)
         self.refresh_status()
         if another:
-            # By default, Qt would focus the first widget of the page.
+            # Otherwise, Qt would focus the first widget of the page.
             focus_body = getattr(page, "focus_body", None)
             if callable(focus_body):
                 focus_body()

@@ -27,7 +27,7 @@ class RunNotifications(QObject):
         """Starts with the current states of the runs in `model`.
 
         Args:
-            shown: Returns the ID of the visible run, or "".
+            shown: Returns the ID of the visible run, or "" if none is visible.
             is_reported: Returns whether the end of a run is reported elsewhere.
         """
         super().__init__(window)

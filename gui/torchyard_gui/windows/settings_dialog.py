@@ -1,6 +1,6 @@
 """Dialog with the user's settings. Each change is applied immediately.
 
-Each setting can be reset to its default, and a change of one, other than of the appearance, can be undone.
+Each setting can be reset to its default. Changes can be undone, except those of the appearance.
 """
 
 from __future__ import annotations
@@ -212,7 +212,8 @@ class SettingsDialog(QDialog):
     def reject(self) -> None:
         """Closes the dialog.
 
-        If a text is invalid, the dialog stays open instead: it restores the setting and names it in a notice.
+        If a field has an invalid value, the dialog stays open instead, restores the last valid value of the field, and
+        shows a notice that names the setting.
         """
         invalid = [row for row in self.rows.values() if row.row.problem]
         for row in invalid:

@@ -29,7 +29,7 @@ class StepActions:
         self._window = window
         self._fleet = fleet
         self._planning = planning
-        # The argument is Any, because each function accepts only the type that is its key.
+        # The argument has the type Any, because each function accepts only the type of step that is its key.
         self.actions: dict[type[steps.NextStep], Callable[[Any], object]] = {
             steps.DeployAgent: self._deploy,
             steps.TrustKey: lambda step: cast("FleetPage", window.page("fleet")).trust(step.host),

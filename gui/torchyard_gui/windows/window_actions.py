@@ -101,7 +101,7 @@ class WindowActions(QObject):
         group.triggered.connect(self._set_mode)
 
     def choose_mode(self, mode: str) -> None:
-        """Sets the theme as its menu entry does."""
+        """Sets the theme, with the same effect as its menu entry."""
         next(action for action in self._modes.actions() if action.data() == mode).trigger()
 
     def _set_mode(self, action: QAction) -> None:

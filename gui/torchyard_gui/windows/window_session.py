@@ -63,7 +63,7 @@ class WindowSession(QObject):
         self._file = file
         self._current = current
         self._lock = QLockFile(str(file.with_suffix(".lock")))
-        self._lock.setStaleLockTime(0)  # The lock does not expire while its process runs.
+        self._lock.setStaleLockTime(0)  # The lock must not expire while the process that holds it runs.
         self._soon = QTimer(self, singleShot=True, interval=SETTLE_MS)
         self._soon.timeout.connect(self.write)
         self._alive = QTimer(self, interval=ALIVE_EVERY_MS)
@@ -84,7 +84,7 @@ class WindowSession(QObject):
             self._soon.start()
 
     def write(self) -> None:
-        """Writes the state. If this fails, only the restoration is lost."""
+        """Writes the state. If this fails, only the restoration of the session is affected."""
         try:
             replace_content(self._file, self._current().to_text(), PRIVATE)
         except OSError:

@@ -1,1 +1,1 @@
-"""Checkpoint folders on hosts, their copies on other hosts, and their restoration before a restart."""
+"""Checkpoint folders on hosts, copies of checkpoints on other hosts, and their restoration before a restart."""

@@ -1,8 +1,8 @@
-"""Checkpoint folders on this host's disk: completeness, removal, and inheritance by a new run.
+"""Checkpoint folders on this host's disk: their completeness, their removal, and their use by a new run.
 
-`torchyard_roles.checkpoints` writes the folders, such as `step-000000001200/`, which get their final names once they
-are complete. The file `checkpoint.json` in a folder lists the other files and their sizes; the agent does not interpret
-the contents of the other files.
+`torchyard_roles.checkpoints` writes the folders, such as `step-000000001200/`. A folder gets its final name when it is
+complete. The file `checkpoint.json` in a folder lists the other files and their sizes. The agent does not interpret the
+contents of these files.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 NAME = re.compile(r"step-\d{12}")
 FINAL = "-final"
-"""Suffix that `newest` appends to the name of a checkpoint that the chief has marked as the last of the run. The name
-then differs from that of the unmarked checkpoint, so the checkpoint is copied again, with its mark.
+"""Suffix that `newest` appends to the name of a checkpoint that the chief has marked as the last of the run.
+The name then differs from that of the unmarked checkpoint, so the checkpoint is copied again with its mark.
 """
 ABOUT = "checkpoint.json"
 PARTS = "parts"
-"""Folder of the parts that ranks and servers save on their own hosts."""
+"""Name of the folder with the parts that ranks and servers save on their own hosts."""
 SCRATCH = ".carried-"
-"""Prefix of a folder that is not complete yet, because it is being copied to this host or linked."""
+"""Prefix of the name of a folder that is incomplete, because it is being copied to this host or linked."""
 KEPT = 2
 """The number of copied checkpoints that are kept."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}|\.metadata")
@@ -33,20 +33,20 @@ MAX_ABOUT = 8 * 1024 * 1024
 
 
 def checkpoints_dir(run_dir: str) -> str:
-    """Returns TORCHYARD_CHECKPOINTS for a run whose hosts share no folder: a folder in the run's outputs.
+    """Returns the value of TORCHYARD_CHECKPOINTS if the run's hosts share no folder: a folder in the run's outputs.
 
-    Desktops can fetch checkpoints from this folder.
+    Desktops can download checkpoints from this folder.
     """
     return os.path.join(run_dir, "outputs", "checkpoints")
 
 
 def is_file_name(name: object) -> bool:
-    """Returns whether `name` is a valid name of a checkpoint file, which excludes paths that lead out of the folder."""
+    """Returns whether `name` is a valid file name in a checkpoint. Paths that lead out of the folder are not."""
     return isinstance(name, str) and _FILE.fullmatch(name) is not None
 
 
 def files_of(folder: str) -> dict[str, int] | None:
-    """Returns the file sizes of a complete checkpoint by file name, or None if the checkpoint is incomplete.
+    """Returns the sizes of a checkpoint's files by name, or None if the checkpoint is incomplete.
 
     The last item is `checkpoint.json`.
     """
@@ -68,7 +68,7 @@ def files_of(folder: str) -> dict[str, int] | None:
 
 
 def first_missing(folder: str) -> str:
-    """Returns the first name of a file of an incomplete checkpoint that is missing or has another size."""
+    """Returns the name of the first file of an incomplete checkpoint that is missing or has the wrong size."""
     read = _about(folder)
     files = read[0].get("files") if read is not None and isinstance(read[0], dict) else None
     if not isinstance(files, dict):
@@ -98,9 +98,9 @@ def _size(about: Any) -> int:
 
 
 def newest(folder: str, run_id: str = "") -> str:
-    """Returns the name of the newest complete checkpoint in `folder`, or "" if there is none. Names sort by step.
+    """Returns the name of the newest complete checkpoint in `folder`, or "" if there is none.
 
-    FINAL is appended to the name of a checkpoint that is marked as the last checkpoint of the run `run_id`.
+    FINAL is appended to the name if the checkpoint is marked as the last one of the run `run_id`. Names sort by step.
     """
     for name in reversed(_names(folder)):
         if files_of(os.path.join(folder, name)) is not None:
@@ -111,7 +111,7 @@ def newest(folder: str, run_id: str = "") -> str:
 
 
 def name_in(label: str) -> str | None:
-    """Returns the folder name in a result of `newest`, or None if the text names no checkpoint."""
+    """Returns the folder name in a result of `newest`, or None if the result is not a checkpoint's name."""
     name = label[: -len(FINAL)] if label.endswith(FINAL) else label
     return name if NAME.fullmatch(name) else None
 
@@ -124,14 +124,14 @@ def _names(folder: str) -> list[str]:
 
 
 def keep_newest(folder: str, count: int = KEPT) -> None:
-    """Removes all complete checkpoints except the newest `count`, and ignores failures."""
+    """Removes all complete checkpoints except the newest `count`. Errors are ignored."""
     complete = [name for name in _names(folder) if files_of(os.path.join(folder, name)) is not None]
     for name in complete[: max(0, len(complete) - count)]:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
 def scratch(folder: str, name: str) -> str:
-    """Creates the folder for a transfer of `name`, and removes the folders of other transfers."""
+    """Creates the folder into which `name` is transferred, and removes the folders of other transfers."""
     os.makedirs(folder, 0o700, exist_ok=True)
     mine = os.path.join(folder, SCRATCH + name)
     for other in os.listdir(folder):
@@ -150,9 +150,9 @@ def clear_scratch(folder: str) -> None:
 
 
 def seed(old_run_dir: str, run_dir: str) -> str:
-    """Links the newest complete checkpoint of an older run on this host, with its ranks' parts, into a new run.
+    """Links the newest complete checkpoint of an older run on this host into a new run, with the parts of ranks.
 
-    Checkpoint files are never modified, so hard links suffice where the file system supports them. Parts, such as a
+    Hard links suffice if the file system supports them, because checkpoint files are never modified. Parts, such as a
     server's shard, are linked even if this host has no complete checkpoint.
 
     Returns:

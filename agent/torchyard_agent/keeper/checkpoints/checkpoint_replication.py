@@ -1,7 +1,8 @@
-"""Checkpoint copies between the hosts of a run, as decided by `decisions.replication_policy`.
+"""Copies checkpoints between the hosts of a run. `decisions.replication_policy` decides which to copy where.
 
-The primary scans the chief's folder and orders members over the gang link to copy a checkpoint; each member opens
-another connection to the gang port for the transfer. A failed transfer never ends a run; it is journaled and logged.
+The primary scans the chief's folder, and orders members over the gang link to copy a checkpoint. For the transfer, a
+member opens another connection to the port of the gang link. A failed transfer is journaled and logged, and the run
+continues.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from torchyard_agent.keeper.link import messages
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
 
 SCAN_EVERY_S = 1.0
-"""Interval at which the chief's folder is scanned."""
+"""Interval in seconds at which the chief's folder is scanned for new checkpoints."""
 BRING_WITHIN_S = 300.0
-"""Longest time in seconds that the chief's start is delayed for a checkpoint from another host."""
+"""Longest time in seconds for which the chief's start is delayed to copy a checkpoint from another host."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Pauses in seconds before the attempts to resume a broken transfer."""
+"""Pauses in seconds before each attempt to resume an interrupted transfer."""
 
 log = logging.getLogger(__name__)
 
 OnResult = Callable[[str, str, str], None]
-"""Called with (host, checkpoint, problem); the problem is empty if the checkpoint was copied."""
+"""A function that is called with (host, checkpoint, problem). The problem is "" if the checkpoint was copied."""
 Dial = Callable[[Message], Awaitable[tuple[Stream, Message]]]
-"""Connects to the primary with an introduction. Raises one of NETWORK_ERRORS."""
+"""A function that connects to the primary with an introduction. Raises one of NETWORK_ERRORS if this fails."""
 
 
 class CheckpointSender:
@@ -39,7 +40,8 @@ class CheckpointSender:
     Args:
         order: Sends a message to the keeper of a host.
         on_result: Called with the result of each copy.
-        on_saved: Called with the name of each saved checkpoint; of several in one scan, only with the newest.
+        on_saved: Called with the name of each saved checkpoint. If a scan finds several, it is called only for the
+            newest.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class CheckpointSender:
         self.scan()
 
     def scan(self) -> None:
-        """Scans the chief's folder for a new checkpoint, and orders its copies."""
+        """Scans the chief's folder for a new checkpoint, and orders copies of it."""
         name = checkpoint_folders.newest(self._folder, self._run_id)
         if name != self._replication.newest:
             self._take(replication_policy.on_saved(self._replication, name))
@@ -89,7 +91,7 @@ class CheckpointSender:
             self._order(one.host, messages.FetchCheckpoint(one.name))
 
     def add_host(self, host: str) -> None:
-        """Adds a host that has been added to the run."""
+        """Handles a host that was added to the run."""
         self._take(replication_policy.on_host_added(self._replication, host))
 
     def on_host(self, host: str, holds: str) -> None:
@@ -101,7 +103,7 @@ class CheckpointSender:
             self._arrived.set()
 
     def on_fetched(self, host: str, name: str, problem: str) -> None:
-        """Handles a member's report that it has copied a checkpoint or failed to copy it."""
+        """Handles a member's report that it has copied a checkpoint, or that the copy has failed."""
         self._on_result(host, name, problem)
         log.log(logging.WARNING if problem else logging.INFO, "%s to %s: %s", name, host, problem or "copied")
         decide = replication_policy.on_refused if problem else replication_policy.on_copied
@@ -119,9 +121,9 @@ class CheckpointSender:
         return replication_policy.newest_elsewhere(self._replication) is not None
 
     async def restore(self, host: str) -> None:
-        """Copies the newest complete checkpoint to the chief's host, `host`, from another host that has it.
+        """Copies the newest complete checkpoint to the chief's host, `host`, from another host.
 
-        After a failure, the other hosts are tried. The attempts end after BRING_WITHIN_S.
+        If a host fails to send it, other hosts are tried. The attempts end after BRING_WITHIN_S.
         """
         deadline = asyncio.get_running_loop().time() + BRING_WITHIN_S
         failed: list[str] = []
@@ -147,7 +149,7 @@ class CheckpointSender:
                 failed.append(one.host)
 
     async def serve(self, stream: Stream, introduction: Message) -> None:
-        """Serves a member's connection for one transfer of a checkpoint from or to this host."""
+        """Handles a member's connection for one transfer of a checkpoint from or to this host."""
         host, name = str(introduction.get("carry")), str(introduction.get("name"))
         try:
             folder = checkpoint_folders.name_in(name)
@@ -190,13 +192,13 @@ class CheckpointReceiver:
         return messages.CheckpointHeld(checkpoint_folders.newest(self._folder, self._run_id))
 
     def fetch(self, name: str) -> None:
-        """Begins to copy a checkpoint from the primary, after cancelling an earlier copy."""
+        """Begins to copy a checkpoint from the primary. An earlier copy is cancelled."""
         if checkpoint_folders.name_in(name) is not None:
             before = self._cancel(self._fetching)
             self._fetching = asyncio.get_running_loop().create_task(self._fetch(name, before))
 
     def bring(self, name: str) -> None:
-        """Begins to copy a checkpoint to the primary, after cancelling an earlier copy."""
+        """Begins to copy a checkpoint to the primary. An earlier copy is cancelled."""
         if checkpoint_folders.name_in(name) is not None:
             self._cancel(self._bringing)
             self._bringing = asyncio.get_running_loop().create_task(self._bring(name))
@@ -224,10 +226,10 @@ class CheckpointReceiver:
             self._send(messages.CheckpointNotBrought(name, problem))
 
     async def _retry(self, name: str, *, brings: bool) -> str:
-        """Transfers a checkpoint, and resumes the transfer after broken connections.
+        """Transfers a checkpoint, and resumes the transfer if the connection breaks.
 
         Returns:
-            The reason for the failure, or "" after success.
+            The reason why the transfer has failed, or "" if it has succeeded.
         """
         direction, problem = "to the primary" if brings else "from the primary", ""
         for pause_s in (*RETRY_S, None):

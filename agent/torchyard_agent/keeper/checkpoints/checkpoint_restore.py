@@ -1,4 +1,4 @@
-"""A delay of a gang's start until the chief's host has the newest checkpoint that any connected host has."""
+"""Delays a gang's start until the chief's host has the newest checkpoint of all connected hosts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointRestore:
-    """Holds back the orders to start ranks until the newest checkpoint is on the chief's host or cannot be copied.
+    """Delays the orders to start ranks until the newest checkpoint is on the chief's host, or copying it has failed.
 
     Args:
-        sender: Copies checkpoints between hosts; None if the run needs no copies.
+        sender: Copies checkpoints between hosts. None if the run needs no copies.
         host: The chief's host.
         order: Sends a message to a host.
-        on_problem: Called with the reason if the restoration fails.
+        on_problem: Called with the reason if the checkpoint cannot be copied.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class CheckpointRestore:
         self._task: asyncio.Task[None] | None = None
 
     def start_when_restored(self, orders: Mapping[str, FromPrimary]) -> None:
-        """Sends each host its order once the chief's host has the newest checkpoint, or its copy has failed."""
+        """Sends each host its order once the chief's host has the newest checkpoint, or copying it has failed."""
         if self._delayed:
             self._delayed.append(dict(orders))
         elif self._sender is None or not self._sender.is_behind:
@@ -52,18 +52,18 @@ class CheckpointRestore:
         try:
             await sender.restore(self._host)
         except Exception as error:
-            # After any error, the run starts with an older checkpoint.
+            # After any error, the run starts from an older checkpoint.
             log.exception("no checkpoint could be copied")
             self._on_problem(f"internal error: {error!r}")
         self._release()
 
     def give_up(self) -> None:
-        """Sends the delayed orders immediately, because the end of the run or gang has been decided."""
+        """Sends the delayed orders immediately. Called when the end of the run or gang has been decided."""
         self.cancel()
         self._release()
 
     def remove_host(self, host: str) -> None:
-        """Discards the delayed orders to a lost host, which stay discarded if the host returns."""
+        """Discards the delayed orders to a lost host. They are not sent even if the host returns."""
         for orders in self._delayed:
             orders.pop(host, None)
 

@@ -1,8 +1,8 @@
-"""Transfer of checkpoints over separate authenticated connections, so that heartbeats are not delayed.
+"""Transfer of checkpoints over authenticated connections. They are separate because heartbeats must not be delayed.
 
-The sender lists its files with their sizes. For each file, the receiver sends the offset up to which it has the data,
-and receives the rest as frames of at most `PIECE` bytes, followed by the SHA-256 of the whole file. Only requested data
-is sent, and the sender waits while its send buffer is full.
+The sender lists its files with their sizes. For each file, the receiver sends the offset up to which it has the data.
+It then receives the remaining data as frames of at most `PIECE` bytes, and the SHA-256 of the whole file. The sender
+waits while its send buffer is full.
 
     sender                                  receiver
       | -- {"files": {name: bytes}} --------> |
@@ -11,8 +11,8 @@ is sent, and the sender waits while its send buffer is full.
       | -- {"sha256"} ----------------------> |
       | <- {"done": true} | {"problem"} ----- |
 
-Pieces are read, hashed and written on the event loop: each takes about a millisecond, and a keeper, which forks, should
-not keep a thread pool. fsync runs in a temporary thread.
+Pieces are read, hashed and written in the event loop, because each takes only about a millisecond and a keeper, which
+forks, should not have a thread pool. fsync runs in a temporary thread.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from torchyard_agent.protocol.authenticated_transport import AuthenticationError
 
 PIECE = 256 * 1024
 STALLED_S = 15.0
-"""A transfer without progress for this number of seconds is aborted."""
+"""Time in seconds without progress after which a transfer is aborted."""
 RESERVED = 64 * 1024 * 1024
-"""Bytes of a receiver's disk that are kept free for its logs."""
+"""Number of bytes on a receiver's disk that are kept free for its logs."""
 
 
 class TransferError(Exception):
-    """Raised for a failure that an immediate retry cannot resolve, such as a full disk or a removed checkpoint."""
+    """Raised if a transfer fails and retrying is useless, for example if a disk is full or a checkpoint was removed."""
 
 
 async def send(stream: Stream, folder: str) -> int:
     """Sends the complete checkpoint in `folder` and returns its size in bytes.
 
-    All files are opened first, since the chief may remove them during the transfer.
+    All files are opened first, because the chief may remove them during the transfer.
 
     Raises:
         TransferError: The checkpoint cannot be sent, or the receiver reported a problem.
@@ -67,7 +67,7 @@ async def send(stream: Stream, folder: str) -> int:
             try:
                 request = await _within(stream, stream.receive())
             except NETWORK_ERRORS:
-                if sent == set(files):  # The receiver has all files: it is syncing its disk, or it has disconnected.
+                if sent == set(files):  # The receiver has all files. It is syncing its disk, or it has disconnected.
                     return sum(files.values())
                 raise
             if "problem" in request:
@@ -90,7 +90,7 @@ def _opened(opened: contextlib.ExitStack, path: str) -> int:
 async def _send_file(stream: Stream, handle: int, start: int, size: int) -> None:
     digest, done = hashlib.sha256(), 0
     while done < size:
-        # Data that the receiver already has is hashed but not sent.
+        # Data that the receiver already has is hashed, but not sent.
         data = os.pread(handle, min(PIECE, size - done if done >= start else start - done), done)
         if not data:
             raise AuthenticationError("a file of a checkpoint was truncated during its transfer")
@@ -104,9 +104,9 @@ async def _send_file(stream: Stream, handle: int, start: int, size: int) -> None
 
 
 async def receive(stream: Stream, folder: str, name: str) -> int:
-    """Receives the checkpoint `name` into `folder`, resuming an earlier attempt, and returns its size in bytes.
+    """Receives the checkpoint `name` into `folder`, and returns its size in bytes. Resumes an earlier attempt.
 
-    The checkpoint's folder gets its final name once it is complete and synced to disk.
+    The checkpoint's folder gets its final name when it is complete and synced to disk.
 
     Raises:
         TransferError: The checkpoint cannot be stored.
@@ -184,9 +184,9 @@ async def _receive_file(stream: Stream, path: str, name: str, size: int) -> None
         os.close(handle)
     if digest_sent != digest.hexdigest():
         with contextlib.suppress(OSError):
-            # The cause is a disk error, or another save of the same step, and the next attempt starts from the first
-            # byte. The file may be a hard link to an older copy, which stays unchanged; the empty file prevents
-            # `_reuse` from linking the older copy again.
+            # After a disk error or another save of the same step, the next attempt must begin at the first byte. The
+            # file is replaced by an empty one, because it may be a hard link to an older copy, which must not change
+            # and must not be linked again.
             os.unlink(path)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         raise AuthenticationError(f"{name} does not match the SHA-256 that was sent with it")
@@ -200,7 +200,7 @@ def _write(handle: int, data: bytes, at: int) -> None:
 
 
 def _publish(scratch: str, target: str) -> None:
-    """Syncs the files to disk and renames their folder to its final name."""
+    """Syncs the files to disk, and then renames their folder to its final name."""
     for path in (*(os.path.join(scratch, name) for name in os.listdir(scratch)), scratch):
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -212,14 +212,14 @@ def _publish(scratch: str, target: str) -> None:
     except OSError:
         if not os.path.isdir(target):
             raise
-        # The folder already exists as an older copy, so its files are replaced one by one, `checkpoint.json` last.
+        # The folder is an older copy that already exists. Its files are replaced one by one, `checkpoint.json` last.
         for name in sorted(os.listdir(scratch), key=lambda name: name == checkpoint_folders.ABOUT):
             os.replace(os.path.join(scratch, name), os.path.join(target, name))
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
-    """Links the files of an older copy that have the same size, so that unchanged files are hashed instead of sent.
+    """Links the files of an older copy that have the same size. Unchanged files are then only hashed and not sent.
 
     `checkpoint.json` is always sent.
     """
@@ -232,7 +232,7 @@ def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
 
 @contextlib.contextmanager
 def _disk(path: str) -> Iterator[None]:
-    """Raises disk errors as TransferError, to distinguish them from network errors."""
+    """Converts disk errors to TransferError, which distinguishes them from network errors."""
     try:
         yield
     except OSError as error:
@@ -241,10 +241,9 @@ def _disk(path: str) -> Iterator[None]:
 
 
 async def _within(stream: Stream, doing: Awaitable[Any]) -> Any:
-    """Awaits `doing`. After STALLED_S the connection is aborted, which ends `doing` with an error.
+    """Awaits `doing`. After STALLED_S the connection is aborted, and `doing` then ends with an error.
 
-    wait_for() is not used, because before Python 3.12 that function loses a cancellation that arrives together with the
-    result.
+    wait_for() is not used, because before Python 3.12 it loses a cancellation that arrives together with the result.
     """
     stalled = asyncio.get_running_loop().call_later(STALLED_S, stream.abort)
     try:

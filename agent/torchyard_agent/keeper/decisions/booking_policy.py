@@ -1,8 +1,8 @@
-"""Decisions about when a run may begin and must end, based on the bookings of its owner and of other users. No I/O.
+"""Decides when a run may begin and must end, based on the bookings of its owner and of other users. No I/O.
 
-A run continues after its booking's end, unless another owner's booking follows on one of its GPUs, or the booking
-specifies that the run stops when the booking ends. Bookings of other owners are considered only while the calendar is
-fresh. Times are seconds since 1970.
+A run continues after its booking has ended, unless another user's booking follows on one of its GPUs, or the booking
+specifies that the run must stop at its end. Other users' bookings are considered only while the calendar is fresh.
+Times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 NEWER_BY_S = 60.0
-"""The time by which a calendar must be newer than the run's submission before a missing booking counts as deleted."""
+"""Time in seconds by which a calendar must be newer than the run. Only then a missing booking counts as deleted."""
 
 
 class OwnBooking(NamedTuple):
@@ -27,10 +27,10 @@ class OwnBooking(NamedTuple):
 
     @classmethod
     def read(cls, data: Any) -> OwnBooking | None:
-        """Reads the booking from the parameters of `run.start`; None if the run has no booking.
+        """Reads the booking from the parameters of `run.start`. Returns None if the run has no booking.
 
         Raises:
-            ValueError, KeyError, TypeError: The parameters are malformed.
+            ValueError, KeyError, TypeError: The parameters are invalid.
         """
         if data is None:
             return None
@@ -38,7 +38,7 @@ class OwnBooking(NamedTuple):
 
 
 class Deadline(NamedTuple):
-    """The time by which a run must have left its GPUs, and the reason."""
+    """The time by which a run must have released its GPUs, and the reason."""
 
     at: float
     why: str
@@ -52,7 +52,7 @@ class Warned(NamedTuple):
 
 
 def deadline(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now: float) -> Deadline | None:
-    """Returns the run's deadline according to the known bookings, or None if the run may continue."""
+    """Returns the time by which the run must end according to the known bookings, or None if it may continue."""
     fresh = known if known is not None and known.is_fresh(now) else None
     mine = fresh.booking(own.id) if fresh is not None else None
     end, stops = (mine.end, mine.stop_at_end) if mine is not None else (own.end, own.stop_at_end)
@@ -68,10 +68,10 @@ def deadline(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now
 def next_step(
     warned: Warned | None, must: Deadline | None, now: float, *, warn_s: float, notice_s: float, grace_s: float
 ) -> tuple[Warned | None, str, float | None]:
-    """Returns the last warning, the action (`warn`, `stop` or ""), and the time of the next call (None if not needed).
+    """Returns the last warning, the action to take (`warn`, `stop` or ""), and the time of the next call, or None.
 
-    The warning is due `warn_s` before the deadline, or `grace_s + notice_s` before it if that is earlier. The stop is
-    due early enough for the grace period to end by the deadline, but never less than `notice_s` after the warning.
+    The warning is due `warn_s` before the deadline or, if that is earlier, `grace_s + notice_s` before it. The run is
+    stopped early enough for the grace period to end by the deadline, but at the earliest `notice_s` after the warning.
     """
     if must is None:
         return None, "", None
@@ -87,20 +87,20 @@ def next_step(
 
 
 class StartVerdict(NamedTuple):
-    """The verdict on whether a run may begin now."""
+    """Whether a run may begin now, and under which condition."""
 
     only_if_idle: bool = False
     """Whether the run may begin only if no process uses the GPUs, because no fresh calendar contains its booking."""
     refused: str = ""
-    """The reason why the run must not begin, or ""."""
+    """The reason why the run must not begin, or "" if it may."""
     booking_gone: bool = False
-    """Whether that reason is the deletion of the run's booking."""
+    """Whether the run must not begin because its booking was deleted."""
 
 
 def may_begin(
     own: OwnBooking | None, gpus: Collection[str], known: Calendar | None, submitted: float, now: float
 ) -> StartVerdict:
-    """Decides whether a run may begin at `now`. `submitted` is the time at which the keepers received the run."""
+    """Returns whether a run may begin at `now`. `submitted` is the time at which the keepers received the run."""
     if known is None or not known.is_fresh(now):
         return StartVerdict(only_if_idle=True)
     if own is not None:

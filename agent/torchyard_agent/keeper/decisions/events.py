@@ -1,6 +1,6 @@
-"""Events of a run: the inputs of its decisions.
+"""Events of a run, which are the inputs of the decisions about it.
 
-Events and instructions are named tuples: two dozen dataclasses would add 19 ms to every keeper's start.
+Events and instructions are named tuples, because two dozen dataclasses would add 19 ms to every keeper's start.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ class Cause(NamedTuple):
 
     text: str
     consequence: bool = False
-    """Whether this is a connection error. It is likely the result of another failure, so other failures are preferred
-    as the cause.
+    """Whether this is a connection error. It is probably the consequence of another failure, which is then preferred as
+    the
+    cause.
     """
     curable: bool = True
-    """Whether a restart can help; False if the program is missing, for example."""
+    """Whether a restart may help. It cannot, for example, if the program is missing."""
 
 
 class HostJoined(NamedTuple):
@@ -35,7 +36,7 @@ class ReplicaSpawned(NamedTuple):
 
 
 class RankFailed(NamedTuple):
-    """A rank has ended with a nonzero code, as the first one of its replica. Other ranks may still be running."""
+    """A rank has ended with a nonzero code, and is the first of its replica. Other ranks may still be running."""
 
     replica: str
     exit_code: int
@@ -45,7 +46,7 @@ class RankFailed(NamedTuple):
 class ReplicaEnded(NamedTuple):
     """All ranks of a replica have ended.
 
-    The code is 0 if all of them ended with 0, else the code of the first rank that failed.
+    The code is that of the first rank that failed, or 0 if none failed.
     """
 
     replica: str
@@ -53,7 +54,7 @@ class ReplicaEnded(NamedTuple):
 
 
 class LinkBroken(NamedTuple):
-    """The connection to a host's keeper has ended; the keeper may reconnect within the lease."""
+    """The connection to a host's keeper has ended. The keeper may reconnect within the lease."""
 
     host: str
 
@@ -65,14 +66,14 @@ class LinkRestored(NamedTuple):
 
 
 class HostLost(NamedTuple):
-    """The lease of a host's keeper has expired. If that keeper is still running, it ends its own ranks."""
+    """The lease of a host's keeper has expired. If this keeper is still running, it ends its own ranks."""
 
     host: str
     why: str
 
 
 class GangTrains(NamedTuple):
-    """All ranks of a gang's generation have completed a step."""
+    """All ranks of a generation of a gang have completed a step."""
 
     gang: str
     generation: int
@@ -83,20 +84,23 @@ class ReplicaReady(NamedTuple):
 
     replica: str
     attempt: int
-    """The number of the return, as in `instructions.StartReplica`."""
+    """How often the replica has returned, as in `instructions.StartReplica`."""
 
 
 class BoundaryReached(NamedTuple):
-    """All members of a gang are at a step boundary, where the replicas that are ready join them."""
+    """All members of a gang are at a step boundary, where replicas that are ready join them."""
 
     gang: str
     generation: int
     number: int
-    """The number of the `instructions.AnnounceReturn` that the members answer."""
+    """The number of the `instructions.AnnounceReturn` to which the members respond."""
 
 
 class ReplicasAdded(NamedTuple):
-    """Workers are to be added to the run on a host, which has `join_within_s` to connect if it is not a member yet."""
+    """Workers are to be added to the run on a host.
+
+    If the host is not a member yet, it has `join_within_s` to connect.
+    """
 
     host: str
     replicas: tuple[ReplicaPlan, ...]
@@ -104,20 +108,20 @@ class ReplicasAdded(NamedTuple):
 
 
 class ReplicasWithdrawn(NamedTuple):
-    """The addition of replicas was given up."""
+    """The addition of replicas has been cancelled."""
 
     replicas: tuple[str, ...]
     why: str
 
 
 class HostReturned(NamedTuple):
-    """A lost host's keeper has reconnected and does not run any process of the run, so the host is usable again."""
+    """A lost host's keeper has reconnected, and none of the run's processes is left there. The host is usable again."""
 
     host: str
 
 
 class GangCleared(NamedTuple):
-    """A host no longer runs any process of a gang's generation."""
+    """No process of a gang's generation is left on a host."""
 
     host: str
     gang: str
@@ -127,41 +131,47 @@ class GangCleared(NamedTuple):
 class StartDue(NamedTuple):
     """The start time of a scheduled run has been reached.
 
-    `only_if_idle` is true if no fresh calendar contains the run's booking: the run then starts only if no process uses
-    its GPUs.
+    `only_if_idle` is true if no fresh calendar contains the run's booking. In that case, the run starts only if no
+    process uses its GPUs.
     """
 
     only_if_idle: bool
 
 
 class GpusAcquired(NamedTuple):
-    """A host of a scheduled run has locked the run's GPUs."""
+    """A host has locked the GPUs of a scheduled run."""
 
     host: str
 
 
 class GpusBusy(NamedTuple):
-    """A scheduled run's GPUs are in use on this host, which tries again. `what` names the process that uses a GPU."""
+    """The GPUs of a scheduled run are in use on this host, which tries again.
+
+    `what` describes the process that uses one.
+    """
 
     host: str
     what: str
 
 
 class HostSwept(NamedTuple):
-    """A host no longer runs any process of the run."""
+    """No process of the run is left on a host."""
 
     host: str
 
 
 class StopRequested(NamedTuple):
-    """The run has to end, for example at the user's request or its booking's end. `force` skips the grace period."""
+    """The run must end, for example because the user has stopped it or its booking ends.
+
+    `force` skips the grace period.
+    """
 
     reason: str
     force: bool = False
 
 
 class TimerFired(NamedTuple):
-    """A timer that was set by `instructions.SetTimer` has expired."""
+    """A timer that `instructions.SetTimer` has set has expired."""
 
     timer: str
     gang: str = ""

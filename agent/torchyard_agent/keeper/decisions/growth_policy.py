@@ -1,10 +1,10 @@
-"""Decisions about replicas that are added to a run which continues without lost replicas. No I/O.
+"""Decides about adding replicas to a run that continues without lost replicas. No I/O.
 
     ADDED ──its host has joined──> STARTED ──> READY ──at a step boundary──> member     (see `return_policy`)
       └──its host did not join, its attempts are used up, or the user has interrupted the command──> withdrawn
 
-Until it is a member, an added replica never affects the others: restarts begin without it, and it joins their next
-generation. Once it is a member, it is a replica like any other.
+An added replica does not affect the others until it is a member: restarts begin without it, and it joins their next
+generation. As a member, it is a replica like any other.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torchyard_agent.keeper.decisions.state import KILL_AFTER_S, UP, Gang, Host,
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 ADDED = "added"
-"""The replica will be started when its host has joined."""
+"""The phase in which the replica waits for its host to join."""
 
 
 def refusal(run: Run, host: str) -> str:
-    """Returns why no worker can be added to a run on this host now, as a clause; "" if it can."""
+    """Returns the reason why no worker can be added to a run on this host now, as a clause, or "" if one can."""
     if run.outcome is not None or run.state.is_terminal or not run.started:
         return f"it is {run.state.value}"
     if run.policy.get("on_worker_loss") != "continue":
@@ -46,7 +46,7 @@ def is_new_host(run: Run, host: str) -> bool:
 
 
 def apply(step: Step, event: ReplicasAdded | ReplicasWithdrawn | TimerFired | None) -> None:
-    """Applies an event about added replicas, or after any other event (None) the changes that follow from the state."""
+    """Applies an event about added replicas. If `event` is None, only makes the changes that follow from the state."""
     if isinstance(event, ReplicasAdded):
         _on_added(step, event)
     elif isinstance(event, ReplicasWithdrawn):
@@ -61,7 +61,7 @@ def apply(step: Step, event: ReplicasAdded | ReplicasWithdrawn | TimerFired | No
 
 
 def _on_added(step: Step, event: ReplicasAdded) -> None:
-    """Adds replicas, and their host if it is new or has left the run."""
+    """Adds replicas and, if it is new or has left the run, their host."""
     if refusal(step.run, event.host):
         return
     if is_new_host(step.run, event.host):
@@ -75,7 +75,7 @@ def _on_added(step: Step, event: ReplicasAdded) -> None:
 
 
 def _on_withdrawn(step: Step, event: ReplicasWithdrawn) -> None:
-    """Withdraws those of the replicas that are not members yet."""
+    """Withdraws the replicas that are not members yet."""
     for one in step.run.replicas:
         if one.name in event.replicas and one.added and not one.withdrawn:
             _withdraw(step, one, event.why)
@@ -103,7 +103,7 @@ def _withdraw(step: Step, replica: Replica, why: str) -> None:
 
 
 def _settle(step: Step, gang: Gang) -> None:
-    """Starts the added replicas whose host has joined, and withdraws those whose attempts are used up."""
+    """Starts added replicas if their host has joined, and withdraws them if their attempts are used up."""
     for one in step.run.replicas:
         if not one.added or one.withdrawn or one.gang != gang.name:
             continue
@@ -115,7 +115,7 @@ def _settle(step: Step, gang: Gang) -> None:
 
 
 def on_restart(step: Step, gang: Gang) -> None:
-    """Prepares the added replicas of a gang to join its next generation, and drops the withdrawn ones."""
+    """Prepares added replicas for joining the gang's next generation, and drops the withdrawn ones."""
     for one in step.run.members(gang):
         if one.withdrawn:
             step.set_replica(one.name, dropped=True)
@@ -124,7 +124,7 @@ def on_restart(step: Step, gang: Gang) -> None:
 
 
 def _dismiss_hosts(step: Step) -> None:
-    """Has hosts leave the run whose replicas were all withdrawn and have ended."""
+    """Makes hosts leave the run if all their replicas were withdrawn and have ended."""
     if step.run.outcome is not None:
         return
     for name in dict.fromkeys(one.host for one in step.run.replicas if one.withdrawn):

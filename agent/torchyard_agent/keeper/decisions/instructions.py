@@ -1,4 +1,4 @@
-"""Instructions for the primary: the results of a run's decisions."""
+"""Instructions that the primary executes. They are the results of decisions about a run."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import NamedTuple, Union
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 JOIN = "join"
-"""Timer: the members' time to connect to the primary is over."""
+"""Timer within which the members must connect to the primary."""
 JOIN_ADDED = "join_added"
-"""Timer: the time of an added host to connect to the primary is over."""
+"""Timer within which an added host must connect to the primary."""
 GPUS = "gpus"
-"""Timer: the time for a scheduled run's GPUs to become free is over."""
+"""Timer within which the GPUs of a scheduled run must become free."""
 CHOOSE = "choose"
-"""Timer: the time to collect failures is over; one of them is chosen as the cause."""
+"""Timer for collecting failures. When it expires, one of them is chosen as the cause."""
 GRACE = "grace"
-"""Timer: the grace of the replicas that did not fail is over."""
+"""Timer for the grace period of the replicas that have not failed."""
 GANG_GRACE = "gang_grace"
-"""Timer: the grace of the replicas that did not fail is over, in a gang that will be restarted."""
+"""Timer for the grace period of the replicas that have not failed, in a gang that will be restarted."""
 EXPLAIN = "explain"
-"""Timer: the time to detect a server's loss as the cause of its trainers' failure is over."""
+"""Timer within which the loss of a server can be detected as the cause of its trainers' failure."""
 HOST_WAIT = "host_wait"
-"""Timer: the wait for a lost host is over."""
+"""Timer within which a lost host must return."""
 RETURN = "return"
-"""Timer: the pause before the start of lost replicas is over."""
+"""Timer for the pause before lost replicas are started again."""
 
 
 class HostWait(NamedTuple):
-    """A restart's wait for lost hosts: the hosts, the longest wait in seconds, and the cause of the restart."""
+    """The lost hosts for which a restart waits, the longest wait in seconds, and the cause of the restart."""
 
     hosts: tuple[str, ...]
     seconds: float
@@ -62,7 +62,7 @@ class RecordGangRestart(NamedTuple):
 
 
 class RecordMembership(NamedTuple):
-    """Informs a gang's ranks that it continues without lost replicas or with returned ones; all hosts journal this."""
+    """Informs a gang's ranks that it continues without lost replicas or with returned ones. All hosts journal this."""
 
     gang: str
     generation: int
@@ -73,24 +73,24 @@ class RecordMembership(NamedTuple):
     """All replicas that were lost in this generation and have not returned."""
     cause: str
     joined: int = 0
-    """The number of the last AnnounceReturn whose replicas are members, or were lost again."""
+    """The number of the last AnnounceReturn whose replicas have become members or were lost again."""
 
 
 class RecordWithdrawal(NamedTuple):
-    """Journal that a replica was not added to the run."""
+    """Journals that a replica was not added to the run."""
 
     replica: str
     why: str
 
 
 class NotifyUser(NamedTuple):
-    """Runs the user's notification command, because the run may need the user's help to continue."""
+    """Runs the user's notification command, because the run may need the user's action to continue."""
 
     reason: str
 
 
 class AcquireGpus(NamedTuple):
-    """Instructs a host to lock the run's GPUs, and to report either success or the process that uses a GPU."""
+    """Instructs a host to lock the run's GPUs. The host reports that it has, or which process uses a GPU."""
 
     host: str
     only_if_idle: bool
@@ -101,7 +101,7 @@ class StartRanks(NamedTuple):
 
 
 class StartGang(NamedTuple):
-    """Instructs the hosts of these replicas to spawn their ranks as a new generation of the gang."""
+    """Instructs the hosts of these replicas to start their ranks as a new generation of the gang."""
 
     gang: str
     generation: int
@@ -109,13 +109,13 @@ class StartGang(NamedTuple):
 
 
 class StartReplica(NamedTuple):
-    """Instructs the host of a lost replica to spawn its ranks in the current generation of its gang."""
+    """Instructs the host of a lost replica to start its ranks in the current generation of the gang."""
 
     gang: str
     generation: int
     replica: str
     attempt: int
-    """The number of the return, beginning with 1."""
+    """The number of this return of the replica, beginning with 1."""
 
 
 class AnnounceReturn(NamedTuple):
@@ -128,31 +128,31 @@ class AnnounceReturn(NamedTuple):
 
 
 class DismissHost(NamedTuple):
-    """Have the keeper of an added host end, since no replica was added there."""
+    """Ends the keeper of an added host, because no replica was added there."""
 
     host: str
     why: str
 
 
 class ClearGang(NamedTuple):
-    """Instructs a host to end the processes that the replicas' ranks left behind, and to report when none is left."""
+    """Instructs a host to end the processes that the replicas' ranks have left behind, and to report their end."""
 
     host: str
     gang: str
-    """The gang, or the replica if it returns alone."""
+    """The gang, or the name of the replica if it returns alone."""
     generation: int
     replicas: tuple[str, ...]
     grace_s: float
 
 
 class EndRanks(NamedTuple):
-    """Instructs a host to send SIGTERM to the replicas' ranks, and SIGKILL `grace_s` later to those still running."""
+    """Instructs a host to end replicas' ranks by SIGTERM, and those that are running after `grace_s` by SIGKILL."""
 
     host: str
     replicas: tuple[str, ...]
     grace_s: float
     is_stop: bool = False
-    """Whether the run was stopped or has succeeded, so that the ranks save and end together, after the same step."""
+    """Whether the run was stopped or has succeeded. The ranks then save and end together after the same step."""
 
 
 class Sweep(NamedTuple):
@@ -163,7 +163,7 @@ class Sweep(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Emits the event TimerFired(timer, gang, generation) after this number of seconds."""
+    """Sets a timer. After this number of seconds, the event TimerFired(timer, gang, generation) occurs."""
 
     timer: str
     seconds: float
@@ -172,7 +172,7 @@ class SetTimer(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """Writes the run's terminal state to the journal, since no connected host runs a process of the run any longer."""
+    """Writes the run's terminal state to the journal. No process of the run is left on any connected host."""
 
     state: RunState
     reason: str

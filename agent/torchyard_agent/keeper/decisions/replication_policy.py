@@ -1,11 +1,11 @@
-"""Decisions about which checkpoints are copied to which hosts. No I/O.
+"""Decides which checkpoints are copied to which hosts. No I/O.
 
 The chief saves to the disk of its own host, which is the primary's host. If the hosts do not share a checkpoint folder,
-the newest complete checkpoint is copied to the hosts of the evaluators and to one other host, the peer, so that the
-training survives the loss of the chief's host.
+the newest complete checkpoint is copied to the hosts of the evaluators and to one other host, the peer. Training can
+then continue after the loss of the chief's host.
 
-A newer checkpoint replaces an older one whose transfer is in progress, but not twice in a row for the same host:
-otherwise no copy would ever be completed if the chief saved faster than the network transferred.
+If a newer checkpoint is saved while an older one is being copied, the newer one is copied instead, but not twice in a
+row for the same host. Otherwise no copy would ever be completed if saving were faster than copying.
 """
 
 from __future__ import annotations
@@ -17,40 +17,43 @@ from torchyard_agent.protocol.messages import ReplicaPlan
 
 
 class Route(NamedTuple):
-    """The copies on one host. A checkpoint is identified by a result of `checkpoint_folders.newest`, such as
+    """The state of the copies on one host.
+
+    A checkpoint is identified by a result of `checkpoint_folders.newest`, such as
+
     `step-000000001200`.
     """
 
     host: str
     holds: str = ""
-    """The newest complete checkpoint on the host, or ""."""
+    """The newest complete checkpoint on the host, or "" if there is none."""
     under_way: str = ""
-    """The checkpoint whose transfer to the host is under way, or ""."""
+    """The checkpoint that is being copied to the host, or "" if there is none."""
     dropped: bool = False
-    """Whether the transfer under way has replaced an older one."""
+    """Whether the copy in progress has replaced the copy of an older checkpoint."""
     refused: str = ""
-    """The last checkpoint that could not be copied to the host, or ""."""
+    """The last checkpoint that could not be copied to the host, or "" if there is none."""
 
 
 class Replication(NamedTuple):
-    """The state of the replication of checkpoints, from which all copies are decided."""
+    """The state of the replication of checkpoints, from which decisions are made."""
 
     source: str
     """The chief's host."""
     evaluators: tuple[str, ...]
     peers: tuple[str, ...]
-    """Hosts that may hold the second copy, in order of preference."""
+    """The hosts that may hold the second copy, in order of preference."""
     routes: tuple[Route, ...] = ()
-    """The copies on the hosts that have joined and are not lost."""
+    """The state of the copies on each host that has joined and is not lost."""
     newest: str = ""
-    """The newest complete checkpoint on the chief's host, or ""."""
+    """The newest complete checkpoint on the chief's host, or "" if there is none."""
 
     def route(self, host: str) -> Route | None:
         return next((route for route in self.routes if route.host == host), None)
 
 
 class Transfer(NamedTuple):
-    """A copy of a checkpoint between the chief's host and `host`, which replaces an earlier one."""
+    """An order to copy a checkpoint between the chief's host and `host`. It replaces an earlier order."""
 
     host: str
     name: str
@@ -76,13 +79,13 @@ def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
 
 
 def on_host_added(replication: Replication, host: str) -> Decided:
-    """Adds a host that may hold the second copy, after all others."""
+    """Adds a host that may hold the second copy, as the last in order of preference."""
     others = tuple(peer for peer in replication.peers if peer != host)
     return replication._replace(peers=(*others, host)), []
 
 
 def receivers(replication: Replication) -> list[str]:
-    """Returns the hosts in `routes` that receive the newest checkpoint, with hosts of evaluators first."""
+    """Returns the hosts in `routes` to which the newest checkpoint is copied. Hosts of evaluators come first."""
     there = [route.host for route in replication.routes]
     scoring = [host for host in replication.evaluators if host in there]
     peer = next((host for host in replication.peers if host in there), None)
@@ -90,7 +93,7 @@ def receivers(replication: Replication) -> list[str]:
 
 
 def on_host(replication: Replication, host: str, holds: str) -> Decided:
-    """Handles a host that has joined or returned. `holds` is its newest complete checkpoint, or ""."""
+    """Handles a host that has joined or returned. `holds` is its newest complete checkpoint, or "" if it has none."""
     return _settle(_with(replication, Route(host, holds)))
 
 
@@ -99,7 +102,7 @@ def on_host_lost(replication: Replication, host: str) -> Decided:
 
 
 def on_saved(replication: Replication, name: str) -> Decided:
-    """Updates the newest checkpoint after the chief has saved one."""
+    """Handles a new checkpoint that the chief has saved."""
     return _settle(replication._replace(newest=name))
 
 
@@ -111,7 +114,7 @@ def on_copied(replication: Replication, host: str, name: str) -> Decided:
 
 
 def on_refused(replication: Replication, host: str, name: str) -> Decided:
-    """Handles a failed copy to a host: only a newer checkpoint is copied there again."""
+    """Handles a failed copy to a host. Only a newer checkpoint will be copied there."""
     route = replication.route(host)
     if route is None:
         return replication, []
@@ -119,7 +122,7 @@ def on_refused(replication: Replication, host: str, name: str) -> Decided:
 
 
 def newest_elsewhere(replication: Replication, excluded: Iterable[str] = ()) -> Transfer | None:
-    """Returns the newest checkpoint of the hosts in `routes` if it is newer than that of the chief's host, else None.
+    """Returns the newest checkpoint on the other hosts if it is newer than that on the chief's host, otherwise None.
 
     Args:
         excluded: Hosts that have failed to send it.

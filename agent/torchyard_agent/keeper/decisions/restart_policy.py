@@ -1,14 +1,14 @@
-"""Decisions about how a gang ends after a failure and is restarted. No I/O.
+"""Decides how a gang ends after a failure and is restarted. No I/O.
 
     up ──failure, loss──> failing (grace, SIGTERM, SIGKILL) ──all ended──> clearing ──nothing left──> waiting ──> up
                                                                                         for lost hosts ┘
 
-Two generations of a gang never run at the same time: a gang is restarted only when every connected host has reported
-that it runs no process of the gang, and every other host has been silent for longer than its lease plus the time that
-its ranks need to end.
+Two generations of a gang never run at the same time. A gang is restarted only when every connected host has reported
+that it runs no process of the gang, and every other host has been unreachable for longer than its lease and the time
+that its ranks need to end.
 
-Trainers are restarted only once all servers and reducers are up, including servers that had ended after the trainers:
-otherwise the trainers would use up their restarts while a server is missing.
+Trainers are restarted only when all servers and reducers are running, including servers that had ended after the
+trainers. Otherwise the trainers would use up their restarts while a server is missing.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from torchyard_agent.keeper.decisions.state import (
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 LEFTOVERS_GRACE_S = 0.5
-"""Grace in seconds for processes left behind by failed ranks."""
+"""Grace period in seconds for processes that failed ranks have left behind."""
 SAFETY_S = 1.0
-"""Added to a lost host's lease and the end of its ranks, since the hosts measure the time independently."""
+"""Time in seconds added to a lost host's lease and its ranks' end, because hosts measure time independently."""
 
 
 def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | None = None) -> bool:
     """Begins a restart of the gang, adds the failure to a restart in progress, or continues without the replica.
 
     Returns:
-        Whether the gang handles the failure. If not, the caller ends the run, unless an evaluator has failed.
+        Whether this was possible. If not, the caller ends the run, unless an evaluator has failed.
     """
     if step.run.outcome is not None:
         return False
@@ -69,8 +69,8 @@ def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | 
 def _may_continue_without(run: Run, gang: Gang, replica: Replica, failure: Failure) -> bool:
     """Returns whether a gang of trainers continues without a lost replica, as `on_worker_loss: continue` specifies.
 
-    The replica's pool must keep its `min_replicas`, and all other replicas of the gang must be running. A gang in which
-    a replica has already ended with 0 is at its end, so it is restarted, since the lost replica may have been the one
+    The replica's pool must keep its `min_replicas`, and all other replicas of the gang must be running. If a replica
+    has already ended with 0, the gang is about to end. It is then restarted, because the lost replica may be the one
     that saves the last checkpoint.
     """
     if run.policy.get("on_worker_loss") != "continue" or gang.phase != UP or not gang.trains or not failure.curable:
@@ -80,8 +80,8 @@ def _may_continue_without(run: Run, gang: Gang, replica: Replica, failure: Failu
     enough = least is not None and sum(one.pool == replica.pool for one in left) >= least
     is_running = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
     if replica.returns and run.members(gang)[0].state is ReplicaState.SUCCEEDED:
-        # The chief, which saves checkpoints, has ended, and the last checkpoint is saved. From now on, a replica that
-        # has returned may fail, if its script does not end together with the others.
+        # The chief has ended and the last checkpoint is saved. From now on a returned replica may fail, because its
+        # script may not end together with the others.
         is_running = all(one.state in (ReplicaState.RUNNING, ReplicaState.SUCCEEDED) for one in left)
     return replica.trainer and not replica.missing and enough and bool(left) and is_running
 
@@ -98,7 +98,7 @@ def on_trains(step: Step, event: GangTrains) -> None:
 
 
 def _remember_root(step: Step, gang: Gang, failure: Failure) -> None:
-    """Records a server's failure as a possible cause of its trainers' failures."""
+    """Records a server's failure, which may later turn out to be the cause of its trainers' failures."""
     if not failure.consequence and any(one.gang == gang.name for one in step.run.servers()):
         step.set(roots=(*step.recent_roots(), Root(step.now, failure)))
 
@@ -108,9 +108,10 @@ def _trains(run: Run, gang: Gang) -> bool:
 
 
 def _is_unexplained(step: Step, gang: Gang) -> bool:
-    """Returns whether trainers lost their connection to a server whose own failure may still become known.
+    """Returns whether trainers have lost their connection to a server whose own failure may not be known yet.
 
-    The loss of a server's host is known only after the lease, and trainers that are restarted earlier fail again.
+    If a server's host is lost, this is known only after the lease. Trainers that are restarted earlier would fail
+    again.
     """
     if not step.run.servers() or not _trains(step.run, gang):
         return False
@@ -123,7 +124,7 @@ def _may_restart(run: Run, gang: Gang) -> bool:
 
 
 def on_grace(step: Step, gang: Gang, generation: int) -> None:
-    """Ends the gang's remaining replicas once their grace period is over."""
+    """Ends the gang's remaining replicas. Called when their grace period is over."""
     if gang.phase == FAILING and gang.generation == generation:
         members = step.run.members(gang)
         step.end([one for one in members if one.state is not ReplicaState.STOPPING], KILL_AFTER_S)
@@ -136,7 +137,7 @@ def on_cleared(step: Step, event: GangCleared) -> None:
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """Sets the time until which gangs wait for a lost host; by then all ranks of the host have ended."""
+    """Sets the time until which gangs wait for a lost host. All ranks of the host have ended by then."""
     safe_s = step.run.lease_s + KILL_AFTER_S + SAFETY_S
     wait_s = max(step.run.policy["host_wait_s"], safe_s)
     step.set_host(host, wait_until=step.now + wait_s)
@@ -169,9 +170,9 @@ def settle(step: Step) -> None:
 
 
 def _clear(step: Step, gang: Gang) -> Gang:
-    """Chooses the cause after all replicas of the gang have ended, and ends the processes that they left behind.
+    """When all replicas of the gang have ended, chooses the cause and ends the processes that they have left behind.
 
-    If a restart cannot remove the cause, the run ends instead.
+    If a restart would not help, the run ends instead.
     """
     cause = step.first_cause(gang.failures)
     if not cause.curable:
@@ -197,12 +198,12 @@ def _begin_clearing(step: Step, gang: Gang, cause: str) -> Gang:
 
 
 def trainers_are_up(run: Run) -> bool:
-    """Returns whether all gangs of trainers are up, which means that none is being restarted."""
+    """Returns whether no gang of trainers is being restarted."""
     return all(run.gang(one.gang).phase == UP for one in run.replicas if one.trainer)
 
 
 def _others_train(run: Run, gang: Gang) -> bool:
-    """Returns whether a trainer of another gang is running, in which case the run's state stays `running`."""
+    """Returns whether a trainer of another gang is running. The run's state then remains `running`."""
     return any(one.trainer and one.gang != gang.name and one.state is ReplicaState.RUNNING for one in run.replicas)
 
 
@@ -226,9 +227,9 @@ def _announce_wait(step: Step, gang: Gang) -> None:
 
 
 def _restart(step: Step, gang: Gang) -> None:
-    """Starts the next generation of a gang, without its lost hosts once the wait for them is over.
+    """Starts the next generation of a gang. If the wait for lost hosts is over, it starts without them.
 
-    If the run cannot continue without these hosts, the run ends instead.
+    If the run cannot continue without the lost hosts, it ends.
     """
     lost = _lost_hosts(step.run, gang)
     if any(step.run.host(name).wait_until > step.now for name in lost):
@@ -256,7 +257,7 @@ def _restart(step: Step, gang: Gang) -> None:
     )
     step.set_gang(gang.name, announced=0, joined=0)
     if any(one.added for one in step.run.members(gang)):
-        from torchyard_agent.keeper.decisions import growth_policy  # See state_machine._on_growth().
+        from torchyard_agent.keeper.decisions import growth_policy  # Imported here, because few runs grow.
 
         growth_policy.on_restart(step, gang)
     for one in taking_part:
@@ -275,9 +276,9 @@ def _restart(step: Step, gang: Gang) -> None:
 
 
 def _servers_are_up(step: Step) -> bool:
-    """Returns whether all servers are up, and restarts servers that had ended when their trainers disconnected.
+    """Returns whether all servers are running, and restarts servers that ended after their trainers had disconnected.
 
-    The end of a server after its trainers is not a failure: such a server is restarted even if it has no restarts left.
+    A server that ends after its trainers has not failed, so it is restarted even if it has no restarts left.
     """
     are_up = True
     for one in step.run.servers():
@@ -289,18 +290,18 @@ def _servers_are_up(step: Step) -> bool:
 
 
 def _is_dispensable(run: Run, members: list[Replica]) -> bool:
-    """Returns whether the run can continue without this worker group, as is true of any group except the chief's."""
+    """Returns whether the run can continue without this worker group. It can, unless this is the chief's group."""
     chief = next((one.gang for one in run.replicas if one.trainer), None)
     return all(one.trainer and one.gang != chief for one in members)
 
 
 def _may_return(run: Run, gang: Gang) -> bool:
-    """Returns whether a gang that the run has dropped can restart because all its hosts have returned."""
+    """Returns whether a gang that the run has dropped can be restarted, because all its hosts have returned."""
     return not run.members(gang) and _may_restart(run, gang) and not _lost_hosts(run, gang)
 
 
 def _too_few(run: Run, without: list[Replica]) -> str | None:
-    """Returns why the run cannot continue without these replicas, or None if it can."""
+    """Returns the reason why the run cannot continue without these replicas, or None if it can."""
     lost = {host.name for host in run.hosts if host.lost}
     for pool in dict.fromkeys(one.pool for one in without if one.role != "evaluator"):
         there = [one for one in run.replicas if one.pool == pool and not one.dropped and not one.added]
@@ -318,6 +319,6 @@ def _too_few(run: Run, without: list[Replica]) -> str | None:
 
 def _give_up(step: Step, gang: Gang, members: list[Replica], why: str) -> None:
     if all(one.role == "evaluator" for one in members):
-        step.set_gang(gang.name, phase=UP)  # The loss of evaluators does not end a run.
+        step.set_gang(gang.name, phase=UP)  # A run continues even if its evaluators are lost.
         return
     step.fail(Failure(f"{gang.cause}; {why}" if gang.cause else why))

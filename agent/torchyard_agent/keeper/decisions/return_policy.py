@@ -1,10 +1,10 @@
-"""Decisions about the return of lost replicas to a gang that continues without them. No I/O.
+"""Decides about the return of lost replicas to a gang that continues without them. No I/O.
 
     member ──loss──> GONE ──all ranks ended, host connected──> CLEARING ──nothing left──> PAUSING ──failure_grace_s──>
     STARTED ──its ranks have distributed their model──> READY ──the members are at a step boundary──> member
 
-A replica is started again at most `max_restarts` times. The failure of a replica that is not a member yet does not
-concern the members; the next attempt follows, if any is left.
+A replica is started again at most `max_restarts` times. If a replica fails before it is a member, the members are not
+affected, and the next attempt follows if any is left.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ CLEARING = "clearing"
 PAUSING = "pausing"
 """The replica will be started after a pause."""
 STARTED = "started"
-"""The replica was started, and prepares its training."""
+"""The replica was started and is preparing its training."""
 READY = "ready"
 """The replica waits for the state of its peers."""
 LEFTOVERS_GRACE_S = 0.5
-"""Grace in seconds for processes left behind by lost ranks."""
+"""Grace period in seconds for processes that lost ranks have left behind."""
 TOLERANCE_S = 0.001
-"""The largest difference in seconds between the clocks of timers and of decisions."""
+"""Largest difference in seconds between the clock of timers and the clock of decisions."""
 
 
 def record_membership(step: Step, gang: Gang, cause: str) -> None:
-    """Gives the gang's current membership the next number, and issues the instruction to announce it."""
+    """Gives the gang's current membership the next number, and instructs the primary to announce it."""
     gang = step.set_gang(gang.name, membership=gang.membership + 1)
     members = step.run.members(gang)
     there = tuple(one.name for one in members if not one.missing)
@@ -44,23 +44,23 @@ def record_membership(step: Step, gang: Gang, cause: str) -> None:
 
 
 def on_failed(step: Step, replica: Replica) -> None:
-    """Ends the ranks of a replica that was lost, or that failed before it was a member again."""
+    """Ends the ranks of a replica that was lost, or that failed before it became a member again."""
     step.set_replica(replica.name, phase=GONE)
     if not step.run.host(replica.host).lost:
         step.out.append(instructions.EndRanks(replica.host, (replica.name,), 0.0))
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """Makes replicas wait for the return of their lost host, which can no longer report the end of their processes."""
+    """Makes replicas wait for their lost host to return, as it can no longer report that their processes have ended."""
     for one in step.run.replicas:
         if one.host == host and one.phase == CLEARING:
             step.set_replica(one.name, phase=GONE)
 
 
 def settle(step: Step, gang: Gang) -> None:
-    """Begins the return of lost replicas whose ranks have ended."""
+    """Begins the return of the lost replicas whose ranks have all ended."""
     for one in step.run.members(gang):
-        # A replica that ends before it is a member has not returned, also with the exit code 0.
+        # If a replica ends before it is a member, it has not returned, even if its exit code is 0.
         is_gone = one.missing and one.state.is_terminal and one.phase in (GONE, STARTED, READY)
         if is_gone and not step.run.host(one.host).lost and may_start(step, gang, one):
             step.set_replica(one.name, phase=CLEARING)
@@ -69,7 +69,7 @@ def settle(step: Step, gang: Gang) -> None:
 
 
 def may_start(step: Step, gang: Gang, replica: Replica) -> bool:
-    """Returns whether a replica that is not a member may be started: the members train, and attempts are left."""
+    """Returns whether a lost replica may be started: the members must be training, and attempts must be left."""
     left = [one for one in step.run.members(gang) if not one.missing]
     train = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
     allowed = not replica.withdrawn and not is_exhausted(step.run, replica)
@@ -77,12 +77,12 @@ def may_start(step: Step, gang: Gang, replica: Replica) -> bool:
 
 
 def is_exhausted(run: Run, replica: Replica) -> bool:
-    """Returns whether all attempts to start the replica alone were used up."""
+    """Returns whether all attempts to start the replica alone have been used up."""
     return replica.returns >= run.policy["max_restarts"] + replica.uncounted
 
 
 def on_cleared(step: Step, event: GangCleared) -> None:
-    """Begins the pause before the start of a replica that has left no processes."""
+    """Begins the pause before the start of a replica when none of its processes is left."""
     replica = step.run.replica(event.gang)
     gang = step.run.gang(replica.gang)
     if replica.phase == CLEARING and gang.generation == event.generation:
@@ -132,7 +132,7 @@ def on_ready(step: Step, event: ReplicaReady) -> None:
 def on_boundary(step: Step, event: BoundaryReached) -> None:
     """Makes the replicas that are ready members of their gang.
 
-    The members wait for an answer, so one is sent even if no replica is ready any more.
+    The members are waiting for an answer, so one is sent even if no replica is ready any more.
     """
     gang = step.run.gang(event.gang)
     if gang.generation != event.generation or gang.phase != UP or event.number <= gang.joined:
@@ -144,7 +144,8 @@ def on_boundary(step: Step, event: BoundaryReached) -> None:
     ]
     for one in ready:
         step.set_replica(one.name, missing=False, phase="", added=False)
-    gang = step.set_gang(gang.name, joined=gang.announced)  # Replicas that were announced later are members too.
+    # Replicas that were announced after the members had responded become members too.
+    gang = step.set_gang(gang.name, joined=gang.announced)
     back, new = [one.name for one in ready if not one.added], [one.name for one in ready if one.added]
     parts = [
         *([f"{' and '.join(back)} {'is' if len(back) == 1 else 'are'} back"] if back else []),

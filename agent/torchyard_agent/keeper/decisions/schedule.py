@@ -1,4 +1,4 @@
-"""The schedule of a run: its start time and the end of its booking. No I/O and no clock: the caller passes the time."""
+"""The schedule of a run: its start time and the end of its booking. No I/O and no clock, as callers pass the time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Schedule:
     """The schedule of one run. Times are seconds since 1970.
 
     Args:
-        own: The booking for which the run was launched, if any.
-        start_at: The planned start; None for a run that starts immediately.
-        submitted: When the keepers received the run.
+        own: The booking for which the run was launched, or None.
+        start_at: The planned start, or None if the run starts immediately.
+        submitted: The time at which the keepers received the run.
         warn_s, notice_s, grace_s: As in `booking_policy.next_step`.
     """
 
@@ -42,16 +42,16 @@ class Schedule:
         self._warned: Warned | None = None
 
     def update(self, calendar: Calendar) -> bool:
-        """Stores a calendar unless a newer one is stored. Returns whether it was stored."""
+        """Stores a calendar, unless a newer one is stored. Returns whether it was stored."""
         if self._calendar is not None and calendar.taken < self._calendar.taken:
             return False
         self._calendar = calendar
         return True
 
     def next_start(self, now: float) -> tuple[float, StartVerdict | None]:
-        """Returns the start time, and the verdict on a start at `now`.
+        """Returns the start time, and whether the run may start at `now`.
 
-        The verdict is None until the start time has come, unless the booking no longer exists.
+        The latter is None before the start time, unless the booking no longer exists.
         """
         assert self.start_at is not None
         at = booking_policy.start_of(self.own, self.start_at, self._calendar, now)
@@ -59,9 +59,9 @@ class Schedule:
         return at, verdict if at <= now or verdict.booking_gone else None
 
     def next_end(self, now: float) -> tuple[str, Deadline | None, float | None]:
-        """Returns the action (`warn`, `stop` or ""), the deadline, and the time of the next call.
+        """Returns the action to take (`warn`, `stop` or ""), the deadline, and the time of the next call.
 
-        The deadline and the time are None while the run has no deadline.
+        The deadline and the time of the next call are None if the run has no deadline.
         """
         if self.own is None:
             return "", None, None

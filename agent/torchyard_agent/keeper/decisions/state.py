@@ -1,4 +1,4 @@
-"""The state on which the decisions about a run depend, and the transition that changes it. No I/O and no clock."""
+"""The state of a run, from which decisions are made, and the transition that changes it. No I/O and no clock."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torchyard_agent.protocol.messages import Policy, ReplicaPlan
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 COLLECT_S = 1.0
-"""Failures that arrive within this number of seconds after the first one are candidates for the cause."""
+"""Time in seconds after the first failure within which further failures are candidates for the cause."""
 NOTICED_WITHIN_S = 20.0
-"""Longest time until a server's failure is noticed by its trainers (up to 10 s) and, if its host was lost, by the
-primary.
+"""Longest time in seconds until a server's failure is known.
+Its trainers detect it within 10 s, and if its host was lost, the primary detects that later.
 """
 KILL_AFTER_S = 1.5
-"""Time in seconds from SIGTERM to SIGKILL for replicas that are ended because of a failure or loss elsewhere."""
+"""Time in seconds from SIGTERM to SIGKILL for replicas that must end because of a failure or loss of another."""
 
 UP = "up"
-"""No restart of the gang is in progress: it starts, runs, has ended, or was dropped."""
+"""The gang is not being restarted. It is starting, running, has ended, or was dropped."""
 FAILING = "failing"
-"""A replica of the gang has failed; the others are ended after their grace."""
+"""A replica of the gang has failed. The others are ended after their grace period."""
 CLEARING = "clearing"
-"""All ranks of the gang have ended; its hosts end the processes that they left behind."""
+"""All ranks of the gang have ended. Its hosts are ending the processes that they have left behind."""
 WAITING = "waiting"
 """The gang waits for lost hosts, or for its servers."""
 
@@ -38,7 +38,7 @@ class Replica(NamedTuple):
     host: str
     role: str
     number: int
-    """The index of the replica within its role."""
+    """The number of the replica within its role."""
     gang: str
     trainer: bool
     pool: str = ""
@@ -46,24 +46,24 @@ class Replica(NamedTuple):
     exit_code: int | None = None
     reason: str = ""
     failure: Cause | None = None
-    """The failure of a rank that had not been ordered to end."""
+    """The failure of one of its ranks, unless that rank had been ordered to end."""
     restarts: int = 0
     dropped: bool = False
-    """Whether the gang continues without the replica, whose host was lost and did not return."""
+    """Whether the gang continues without the replica, because its host was lost and did not return."""
     missing: bool = False
-    """Whether the gang continues without the replica until its return (`on_worker_loss: continue`)."""
+    """Whether the gang continues without the replica until the replica returns (`on_worker_loss: continue`)."""
     phase: str = ""
-    """The phase of a missing replica's return, see `return_policy`."""
+    """The phase of the return of a lost replica (see `return_policy`)."""
     returns: int = 0
-    """The number of times that the lost replica was started alone."""
+    """How often the replica was started alone after a loss."""
     start_at: float = 0.0
-    """The time before which the lost replica is not started."""
+    """The earliest time at which the lost replica is started."""
     added: bool = False
-    """Whether the replica was added to the running run and has not been a member yet (see `growth_policy`)."""
+    """Whether the replica was added to the live run and has not been a member yet (see `growth_policy`)."""
     withdrawn: bool = False
     """Whether an added replica will not become a member."""
     uncounted: int = 0
-    """The number of `returns` that do not count as restarts: 1 for a replica that was added."""
+    """How many of the `returns` do not count as restarts: 1 if the replica was added later."""
 
 
 def replica_of(plan: ReplicaPlan) -> Replica:
@@ -77,15 +77,15 @@ class Host(NamedTuple):
     connected: bool = True
     lost: bool = False
     wait_until: float = 0.0
-    """The time at which gangs stop waiting for a lost host."""
+    """The time until which gangs wait for the host if it is lost."""
     swept: bool = False
-    """Whether the host has no process of the run left."""
+    """Whether no process of the run is left on the host."""
     ready: bool = True
-    """Whether the host holds the run's GPUs, which hosts of a scheduled run lock at its start."""
+    """Whether the host has locked the run's GPUs. Hosts of a scheduled run do this when the run starts."""
     held_by: str = ""
-    """A description of the process that uses the GPUs, if the host could not lock them; else ""."""
+    """A description of the process that uses the GPUs if the host could not lock them, otherwise ""."""
     dismissed: bool = False
-    """Whether the host was added to the running run and has left it, since no replica was added there."""
+    """Whether the host was added to the live run and has left it, because no replica was added there."""
 
 
 class Failure(NamedTuple):
@@ -93,39 +93,39 @@ class Failure(NamedTuple):
     """A description for users, such as "worker-1 on gpu-b: exited with 1: ValueError: bad" or "gpu-b was lost: …"."""
     consequence: bool = False
     curable: bool = True
-    """Whether a restart can help."""
+    """Whether a restart may help."""
 
 
 class Root(NamedTuple):
-    """A server's failure, which its trainers observe as a lost connection."""
+    """A server's failure. Its trainers observe it as a lost connection."""
 
     at: float
     failure: Failure
 
 
 class Gang(NamedTuple):
-    """A gang: the replicas that are restarted together."""
+    """A gang, which is the set of replicas that are restarted together."""
 
     name: str
     phase: str = UP
     generation: int = 0
-    """The number of restarts."""
+    """How often the gang has been restarted."""
     failures: tuple[Failure, ...] = ()
-    """The failures in this generation, in order of arrival."""
+    """The failures in this generation, in the order in which they were reported."""
     cause: str = ""
-    """The reason for the restart of the gang."""
+    """The reason why the gang is being restarted."""
     failed_at: float = 0.0
-    """The time at which the first of the failures arrived."""
+    """The time at which the first failure of this generation was reported."""
     clearing: tuple[str, ...] = ()
-    """Hosts that have not yet reported the end of all processes of this generation."""
+    """The hosts that have not reported yet that all processes of this generation have ended."""
     trains: bool = False
     """Whether all ranks of this generation have completed a step."""
     membership: int = 0
-    """The number of the membership, which is increased by each loss without a restart and by each return."""
+    """The number of the membership. It increases with each loss that causes no restart, and with each return."""
     announced: int = 0
     """The number of announced returns in this generation."""
     joined: int = 0
-    """The last announced return that the members have answered at a step boundary."""
+    """The number of the last announced return to which the members have responded at a step boundary."""
 
 
 class Run(NamedTuple):
@@ -136,26 +136,26 @@ class Run(NamedTuple):
     hosts: tuple[Host, ...]
     gangs: tuple[Gang, ...]
     meeting_point: str = ""
-    """The primary's `address:port`, for messages."""
+    """The primary's `address:port`, which messages to the user contain."""
     lease_s: float = 10.0
     collect_s: float = COLLECT_S
     state: RunState = RunState.STARTING
     reason: str = ""
     scheduled: str = ""
-    """A description of the planned start, such as "starts at 2026-11-22T09:00:00Z"; empty once the start is due."""
+    """A description of the planned start, such as "starts at 2026-11-22T09:00:00Z", or "" once the start is due."""
     only_if_idle: bool = False
     gpus_within_s: float = 600.0
     started: bool = False
-    """Whether the ranks have been ordered to start."""
+    """Whether the ranks were ordered to start."""
     outcome: RunState | None = None
-    """The terminal state, once it is decided; the run is ending then."""
+    """The terminal state of the run, which is set when its end is decided."""
     chosen: bool = False
-    """Whether the cause of the outcome has been decided; later failures do not change it."""
+    """Whether the cause of the outcome is decided. Later failures do not change it."""
     failures: tuple[Failure, ...] = ()
     roots: tuple[Root, ...] = ()
     """Recent failures of servers."""
     end_by: float = 0.0
-    """The time at which the grace period of the replicas that were ordered to end is over."""
+    """The time at which the grace period of replicas that were ordered to end is over."""
     sweeping: bool = False
 
     def replica(self, name: str) -> Replica:
@@ -177,7 +177,7 @@ class Run(NamedTuple):
 
 
 class Step:
-    """A transition in progress: the changed run, and the instructions that have been issued so far."""
+    """A transition in progress: the run as changed so far, and the instructions that have been issued."""
 
     def __init__(self, run: Run, now: float):
         self.run = run
@@ -195,7 +195,7 @@ class Step:
         return self.run.gang(name)
 
     def set_replica(self, name: str, **changes: Any) -> None:
-        """Changes a replica, and issues the instruction to journal it if its state changed."""
+        """Changes a replica. If its state changes, issues the instruction to journal the change."""
         before = self.run.replica(name)
         after = before._replace(**changes)
         self.set(replicas=tuple(after if one is before else one for one in self.run.replicas))
@@ -214,7 +214,7 @@ class Step:
         self.out.append(instructions.RecordRunState(state, reason, waits))
 
     def end(self, replicas: Iterable[Replica], grace_s: float) -> None:
-        """Issues the orders to end replicas. Replicas that have not started become `stopped` immediately."""
+        """Issues the orders to end replicas. Replicas that have not started are `stopped` immediately."""
         by_host: dict[str, list[str]] = {}
         for replica in replicas:
             if replica.state is ReplicaState.PENDING:
@@ -231,7 +231,10 @@ class Step:
         return tuple(root for root in self.run.roots if self.now - root.at <= NOTICED_WITHIN_S)
 
     def fail(self, failure: Failure) -> None:
-        """Ends the run because of a failure, or adds the failure to the candidates until the cause is chosen."""
+        """Ends the run because of a failure.
+
+        Until the cause is chosen, further failures are added to the candidates.
+        """
         if self.run.outcome is None:
             self.set(outcome=RunState.FAILED, failures=(failure,))
             self.out.append(instructions.SetTimer(instructions.CHOOSE, self.run.collect_s))
@@ -247,8 +250,8 @@ class Step:
     def first_cause(self, failures: Iterable[Failure]) -> Failure:
         """Returns the most likely cause among `failures`.
 
-        The order of preference is: a failure that is not a connection error, a server's recent failure, the loss of a
-        silent host, and the first connection error.
+        The order of preference is: a failure that is not a connection error, a recent failure of a server, the loss of
+        a host, and the first connection error.
         """
         first = min(failures, key=lambda failure: failure.consequence)
         if first.consequence and self.recent_roots():

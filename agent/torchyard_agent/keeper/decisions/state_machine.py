@@ -1,6 +1,6 @@
-"""The state machine of a run: maps an event to a new state and to instructions. No I/O and no clock.
+"""The state machine of a run. It maps an event to a new state and instructions. No I/O and no clock.
 
-Only the primary's keeper decides, so a run has one cause of failure, one end and one order of events.
+Only the primary decides, so a run has one cause of failure, one end and one order of events.
 
     (waiting for its start ──due, every host has its GPUs──>)
     starting ──all spawned──> running ──those of `ends_with` ended with 0──────────┐
@@ -35,7 +35,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 __all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
 
 LEFTOVERS_GRACE_S = 2.0
-"""Grace in seconds for processes left behind by the ranks of a run that has succeeded."""
+"""Grace period in seconds for processes that the ranks of a successful run have left behind."""
 LEFTOVERS_GRACE_AFTER_FAILURE_S = 0.5
 
 
@@ -51,11 +51,12 @@ def begin(
     scheduled: str = "",
     gpus_within_s: float = 600.0,
 ) -> tuple[Run, list[Instruction]]:
-    """Returns the initial state and instructions of a run whose keepers are prepared.
+    """Returns the initial state of a run, and instructions. All keepers of the run must be prepared.
 
     Args:
         hosts: The names of the hosts, beginning with the primary's.
-        scheduled: The start time of a scheduled run as text. The hosts join, but do not start ranks before `StartDue`.
+        scheduled: The start time of a scheduled run as text. The hosts join, but start no ranks before the event
+            `StartDue`.
     """
     known = tuple(map(replica_of, replicas))
     gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
@@ -71,7 +72,7 @@ def begin(
 
 
 def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instruction]]:
-    """Returns the new state and the instructions after `event` at `now`, in seconds on a monotonic clock."""
+    """Returns the state and the instructions after `event` at `now`, which is in seconds on a monotonic clock."""
     if run.state.is_terminal:
         return run, []
     step = Step(run, now)
@@ -102,7 +103,7 @@ def _start_when_ready(step: Step) -> None:
 
 
 def _on_start_due(step: Step, event: events.StartDue) -> None:
-    """Orders every host to lock its GPUs, now or when it joins. A lost host may return until the GPUS timer fires."""
+    """Orders every host to lock its GPUs, now or when it joins. A lost host may return until the GPUS timer expires."""
     if step.run.started or step.run.outcome or not step.run.scheduled:
         return
     step.set(scheduled="", only_if_idle=event.only_if_idle)
@@ -134,7 +135,7 @@ def _on_gpus_timeout(step: Step) -> None:
 
 
 def _on_lost_before_start(step: Step, host: str, why: str) -> None:
-    """Handles the loss of a host before a scheduled run's start; the host may return until the GPUS timer fires."""
+    """Handles the loss of a host before a scheduled run's start. The host may return until the GPUS timer expires."""
     step.set_host(host, ready=False)
     lost = f"{host} was lost: {why}"
     step.record_run(RunState.WAITING, f"{step.run.scheduled}; {lost}" if step.run.scheduled else lost)
@@ -149,7 +150,7 @@ def _on_spawned(step: Step, event: events.ReplicaSpawned) -> None:
 def _on_rank_failed(step: Step, event: events.RankFailed) -> None:
     replica = step.run.replica(event.replica)
     if replica.state not in (ReplicaState.STARTING, ReplicaState.RUNNING):
-        return  # The replica was ordered to end, so the exit code of its rank does not matter.
+        return  # The replica was ordered to end, so the exit code of the rank is irrelevant.
     step.set_replica(event.replica, failure=event.cause, exit_code=event.exit_code, reason=event.cause.text)
     failure = Failure(
         f"{replica.name} on {replica.host}: {event.cause.text}", event.cause.consequence, event.cause.curable
@@ -185,7 +186,7 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
         return
     restart_policy.on_host_lost(step, host.name)
     why = f"{host.name} was lost: {event.why}"
-    if not step.run.started:  # No rank has started yet, so the loss ends the run.
+    if not step.run.started:  # The run ends, because a host was lost before any rank has started.
         step.fail(Failure(why))
     for replica in step.run.replicas:
         if replica.host == host.name and not replica.state.is_terminal:
@@ -196,7 +197,7 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
 
 
 def _on_host_returned(step: Step, event: events.HostReturned) -> None:
-    ending = step.run.outcome is not None  # A host that returns has ended all of its processes of the run.
+    ending = step.run.outcome is not None  # A host that returns has already ended all its processes of the run.
     step.set_host(event.host, lost=False, connected=True, swept=ending)
     if step.run.state is RunState.WAITING:
         step.record_run(RunState.WAITING, step.run.scheduled or f"{event.host} is back")
@@ -209,7 +210,7 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
         step.set(outcome=RunState.STOPPED, chosen=True)
         step.record_run(RunState.STOPPING, event.reason)
         step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
-    elif event.force:  # The run is already ending, and a forced stop ends the grace period.
+    elif event.force:  # The run is already ending. A forced stop ends the grace period.
         step.end(step.run.replicas, 0.0)
         if step.run.sweeping:
             step.out += [instructions.Sweep(one.name, 0.0) for one in step.run.hosts if not one.swept and not one.lost]
@@ -218,7 +219,7 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
 def _on_timer(step: Step, event: events.TimerFired) -> None:
     if event.timer == instructions.JOIN:
         late = [host.name for host in step.run.hosts if not host.joined]
-        # All hosts of a run that has started have joined; hosts that were added since have a timer of their own.
+        # This timer is relevant only before the run starts. Hosts that are added later have a timer of their own.
         if late and step.run.outcome is None and not step.run.started:
             step.set(outcome=RunState.FAILED, failures=tuple(_did_not_join(name, step.run) for name in late))
             for name in late:
@@ -248,7 +249,7 @@ def _on_cleared(step: Step, event: events.GangCleared) -> None:
 
 
 def _on_growth(step: Step, event: events.ReplicasAdded | events.ReplicasWithdrawn | events.TimerFired | None) -> None:
-    # Few runs grow, and each module that is imported adds to the memory of every keeper.
+    # This module is imported here, because few runs grow and each import adds to the memory of every keeper.
     from torchyard_agent.keeper.decisions import growth_policy
 
     growth_policy.apply(step, event)
@@ -309,9 +310,9 @@ def _settle(step: Step) -> None:
 
 
 def _settle_success(step: Step) -> None:
-    """Ends the run as succeeded once the replicas that `ends_with` names have ended with 0, and stops the others.
+    """Ends the run as succeeded when the replicas that `ends_with` names have ended with 0, and stops the others.
 
-    Evaluators may have failed, but if none of the named replicas has succeeded, the run fails.
+    Evaluators among them may have failed. If none of the named replicas has succeeded, the run fails.
     """
     if step.run.chosen or not step.run.started:
         return
@@ -320,7 +321,7 @@ def _settle_success(step: Step) -> None:
         is_ended_evaluator = replica.role == "evaluator" and replica.state.is_terminal
         if replica.state is not ReplicaState.SUCCEEDED and not is_ended_evaluator:
             return
-    # If none has succeeded, all named replicas are evaluators that have ended.
+    # If no named replica has succeeded here, all of them are evaluators that have ended.
     if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):
         step.fail(Failure(f"{named[0].name} on {named[0].host}: {named[0].reason}"))
         return
@@ -342,7 +343,7 @@ def _named_by_ends_with(run: Run) -> list[Replica]:
 
 
 def _sweep(step: Step) -> None:
-    """Has all hosts end the remaining processes, after the grace period of the replicas that were ordered to end."""
+    """Orders all hosts to end the remaining processes, once the grace period of replicas that must end is over."""
     left_s = max(0.0, step.run.end_by - step.now)
     if step.run.outcome is RunState.SUCCEEDED:
         left_s = max(left_s, LEFTOVERS_GRACE_S)
@@ -351,6 +352,6 @@ def _sweep(step: Step) -> None:
     step.set(sweeping=True)
     for host in step.run.hosts:
         if not host.joined:
-            step.set_host(host.name, swept=True)  # A host without an assignment does not run any processes.
+            step.set_host(host.name, swept=True)  # A host that has not received an assignment runs no processes.
         elif not host.lost:
             step.out.append(instructions.Sweep(host.name, left_s))

@@ -1,10 +1,10 @@
 """The gang link: authenticated connections of members to the primary over the data network.
 
-Ranks connect to the same port, with a different key, to use the join store (`join_store`).
+Ranks connect to the same port with a different key to use the join store (`join_store`).
 
-A `MessageChannel` is one end of a conversation that survives reconnects: messages are numbered, acknowledged, and sent
-again after an interruption. Each handshake is limited to five seconds and has its own task, so that a silent client
-does not delay other clients.
+A `MessageChannel` keeps its messages when the connection breaks: messages are numbered and acknowledged, and are sent
+again after reconnecting. Each handshake is limited to five seconds and has its own task, because a client that does not
+respond must not delay others.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from torchyard_agent.protocol.authenticated_transport import (
 __all__ = ["NETWORK_ERRORS", "CallerHandler", "Listener", "Message", "MessageChannel", "Stream", "admit", "call"]
 
 MAX_UNAUTHENTICATED = 128
-"""Maximum number of connections that are still in their handshake; beyond it, the oldest is closed."""
+"""Maximum number of connections that are still in their handshake. If there are more, the oldest is closed."""
 NETWORK_ERRORS = (OSError, EOFError, AuthenticationError, asyncio.TimeoutError)
-"""Errors that end a connection; asyncio.IncompleteReadError is an EOFError."""
+"""The errors that end a connection. asyncio.IncompleteReadError is an EOFError."""
 
 log = logging.getLogger(__name__)
 
 
 class Stream:
-    """A connection whose two ends have proved to each other that they have the same key."""
+    """An authenticated connection: both ends have proved that they have the same key."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, codec: FrameCodec):
         self._reader = reader
@@ -51,9 +51,9 @@ class Stream:
             self._writer.write(self._codec.seal(authenticated_transport.encode_message(frame)))
 
     def keep_alive(self) -> None:
-        """Enables TCP keepalive: the kernel ends the connection about 10 s after the other host stops answering."""
+        """Enables TCP keepalive. The kernel ends the connection about 10 s after the other host stops responding."""
         connection = self._writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # The socket may already be closed; the next read then fails.
+        with contextlib.suppress(OSError):  # The socket may already be closed. The next read then fails.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
@@ -66,23 +66,29 @@ class Stream:
         return self._writer.transport.get_write_buffer_size()
 
     async def receive(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> Message:
-        """Returns the next message, of at most `longest` bytes. Raises one of NETWORK_ERRORS."""
+        """Returns the next message, of at most `longest` bytes.
+
+        Raises one of NETWORK_ERRORS if the connection fails.
+        """
         return authenticated_transport.decode_message(await self.receive_piece(longest))
 
     async def send_piece(self, data: bytes) -> None:
-        """Sends `data` as one frame, and waits while the send buffer is full. Raises one of NETWORK_ERRORS."""
+        """Sends `data` as one frame, and waits while the send buffer is full.
+
+        Raises one of NETWORK_ERRORS if the connection fails.
+        """
         self._writer.write(self._codec.seal(data))
         await self._writer.drain()
 
     async def receive_piece(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> bytes:
-        """Returns the payload of the next frame. Raises one of NETWORK_ERRORS."""
+        """Returns the payload of the next frame. Raises one of NETWORK_ERRORS if the connection fails."""
         codec = self._codec
         while (payload := codec.receive(await self._reader.readexactly(codec.expects), longest)) is None:
             pass
         return payload
 
     def mark_as_bulk(self) -> None:
-        """Marks outgoing packets as bulk traffic (DSCP CS1), so that switches can give other traffic priority."""
+        """Marks outgoing packets as bulk traffic (DSCP CS1). Switches can then give other traffic priority."""
         connection = self._writer.get_extra_info("socket")
         with contextlib.suppress(OSError):
             if connection.family == socket.AF_INET6:
@@ -97,10 +103,10 @@ class Stream:
 async def admit(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *keys: bytes
 ) -> tuple[Stream, Message, bytes]:
-    """Performs the listener's half of the handshake with a client that knows one of `keys`.
+    """Performs the listener's side of the handshake. The client must know one of `keys`.
 
     Returns:
-        The stream, the client's first message, in which it introduces itself, and the key that it knows.
+        The stream, the client's first message (its introduction), and the key that the client knows.
     """
     handshake = ListenerHandshake(*keys)
     stream = await _authenticate(reader, writer, handshake)
@@ -118,7 +124,7 @@ async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 async def call(address: str, port: int, secret: bytes, introduction: Message) -> tuple[Stream, Message]:
     """Connects to the primary at an IP address, and returns the stream and the primary's first message.
 
-    Raises one of NETWORK_ERRORS.
+    Raises one of NETWORK_ERRORS if this fails.
     """
     return await asyncio.wait_for(
         _call(address, port, secret, introduction), authenticated_transport.HANDSHAKE_DEADLINE_S
@@ -132,13 +138,13 @@ async def _call(address: str, port: int, secret: bytes, introduction: Message) -
         stream.send(introduction)
         return stream, await stream.receive()
     except BaseException:
-        # BaseException includes the cancellation at the deadline, after which the connection must be closed too.
+        # BaseException includes the cancellation at the deadline. The connection must be closed then, too.
         writer.transport.abort()
         raise
 
 
 class MessageChannel:
-    """One end of a conversation that survives reconnects."""
+    """One end of a sequence of messages that continues when the connection is replaced."""
 
     def __init__(self, on_message: Callable[[Message], None]):
         self._on_message = on_message
@@ -167,13 +173,13 @@ class MessageChannel:
     def discard(self, is_stale: Callable[[Message], bool]) -> None:
         """Drops the unacknowledged messages for which `is_stale` returns true.
 
-        If the other end has not received a dropped message, the other end observes a gap in the message numbers.
+        If the other end has not received a dropped message, it sees a gap in the message numbers.
         """
         kept = [(number, message) for number, message in self._unacknowledged if not is_stale(message)]
         self._unacknowledged = deque(kept)
 
     def beat(self) -> None:
-        """Sends a heartbeat, which also acknowledges the received messages."""
+        """Sends a heartbeat. It also acknowledges the received messages."""
         if self._stream is not None:
             self._stream.send({"got": self.received})
 
@@ -182,7 +188,7 @@ class MessageChannel:
             self._stream.send({"n": number, "got": self.received, "body": message})
 
     async def run_connection(self, stream: Stream, got: int) -> None:
-        """Sends and receives over a new connection, which replaces any older connection, until the new connection ends.
+        """Sends and receives over a new connection until it ends. The new connection replaces an older one.
 
         Args:
             stream: The connection.
@@ -230,10 +236,11 @@ CallerHandler = Callable[[Stream, Message], Awaitable[None]]
 
 
 class Listener:
-    """The primary's server, which accepts authenticated clients and limits the load that other clients can cause.
+    """The primary's server. It accepts authenticated clients, and limits the load that other clients can cause.
 
     Args:
-        callers: The handler of clients for each key: the run's secret for keepers, the derived exchange key for ranks.
+        callers: The handler of clients for each key. Keepers use the run's secret, and ranks the exchange key derived
+            from it.
     """
 
     def __init__(self, callers: dict[bytes, CallerHandler]):
@@ -268,7 +275,7 @@ class Listener:
         try:
             await self._callers[key](stream, introduction)
         except Exception as error:
-            # Any other error ends the run through the exception handler of the event loop.
+            # Any other error is raised in the event loop, whose exception handler ends the run.
             context = {"message": "a client's message could not be handled", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 

@@ -1,15 +1,15 @@
 """The join store: a small key-value store for the ranks of a run, served by the primary.
 
-The store keeps its values across generations, until the run ends. Ranks connect to the port of the gang link with the
-exchange key. Each request, each answer and each change of a watched key is one JSON frame; values are encoded as
+The store keeps its values until the run ends, across all generations. Ranks connect to the port of the gang link with
+the exchange key. Each request, each answer and each change of a watched key is one JSON frame. Values are encoded as
 base64.
 
     {"id": 7, "done": 5, "op": "set", "key": "a", "value": "…"}  ->  {"id": 7}
     op: set, try, get (wait_s), wait (keys, wait_s), add (amount), compare_set (expected, value), delete, count, watch
 
 After reconnecting, a rank repeats unanswered requests. A request that changes the store must not be executed twice, so
-its answer is kept under the client's session and the request's number until the client reports a higher `done`: the
-client has received the answers to all requests with numbers below `done`.
+its answer is kept for the client's session and the request's number. `done` in a later request means that the client
+has received the answers to all requests with lower numbers, which are then dropped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any, Callable
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
 
 MAX_KEY = 256
-"""Maximum length of a key in bytes of UTF-8."""
+"""Maximum length of a key in bytes (UTF-8)."""
 MAX_VALUE = 64 * 1024
 MAX_KEYS = 10_000
 MAX_FRAME = 512 * 1024
-"""Maximum length of a frame in bytes, sufficient for a value in base64 or for a thousand keys."""
+"""Maximum length of a frame in bytes. It is sufficient for a value in base64 or for a thousand keys."""
 MAX_BACKLOG = 8 * 1024 * 1024
-"""Unsent bytes above which a rank is disconnected."""
+"""Number of unsent bytes above which a rank is disconnected."""
 MAX_SESSIONS = 10_000
 MAX_OPEN = 1_000
-"""Maximum number, each, of a rank's waiting requests, its watches, its kept answers, and the keys of one `wait`."""
+"""Maximum number of a rank's waiting requests, of its watches, of its kept answers, and of the keys of one `wait`."""
 
 Wake = Callable[[], None]
 Watch = Callable[[str, bytes, int], None]
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
-    """Raised when the store rejects a request; the message gives the reason."""
+    """Raised if the store rejects a request. The message gives the reason."""
 
 
 class JoinStore:
@@ -61,7 +61,7 @@ class JoinStore:
         return self._values.get(key)
 
     def set(self, key: str, value: bytes) -> None:
-        """Sets the key to the value. Raises Refused if the key or value is too long, or the store is full."""
+        """Sets a key to a value. Raises Refused if the key or value is too long, or the store is full."""
         length = len(key.encode("utf-8", "surrogatepass"))
         if not 0 < length <= MAX_KEY:
             raise Refused(f"a key has 1 to {MAX_KEY} bytes, not {length}")
@@ -78,7 +78,7 @@ class JoinStore:
             watch(key, value, self._changes)
 
     def add(self, key: str, amount: int) -> int:
-        """Adds `amount` to the number stored at the key, or to 0 if the key is absent, and returns the sum."""
+        """Adds `amount` to the number stored at the key, which is 0 if the key is not set, and returns the sum."""
         try:
             number = int(self._values.get(key, b"0")) + amount
         except ValueError as error:
@@ -87,13 +87,13 @@ class JoinStore:
         return number
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes) -> bytes | None:
-        """Sets the key if its value is `expected` (None if the key is absent), and returns the value afterwards."""
+        """Sets a key if its value is `expected` (None: the key is not set), and returns the value after the call."""
         if self._values.get(key) == expected:
             self.set(key, value)
         return self._values.get(key)
 
     def delete(self, key: str) -> bool:
-        """Deletes the key, without calling its watches, and returns whether it was present."""
+        """Deletes a key, and returns whether it was set. Watches of the key are not called."""
         self._versions.pop(key, None)
         return self._values.pop(key, None) is not None
 
@@ -101,7 +101,7 @@ class JoinStore:
         return [key for key in keys if key not in self._values]
 
     def wait(self, keys: list[str], wake: Wake) -> None:
-        """Calls `wake` each time one of the keys is set, until `stop_waiting` is called."""
+        """Calls `wake` whenever one of the keys is set, until `stop_waiting` is called."""
         for key in keys:
             self._waiting.setdefault(key, {})[wake] = None
 
@@ -110,7 +110,7 @@ class JoinStore:
             _remove(self._waiting, key, wake)
 
     def watch(self, key: str, watch: Watch) -> None:
-        """Calls `watch` with the key's value and version at every change, and immediately if the key is present."""
+        """Calls `watch` with the key's value and version whenever the key is set, and immediately if it is set now."""
         self._watches.setdefault(key, {})[watch] = None
         if key in self._values:
             watch(key, self._values[key], self._versions[key])
@@ -126,7 +126,7 @@ def _remove(table: dict[str, dict[Any, None]], key: str, callback: object) -> No
 
 
 class StoreServer:
-    """A server of the store for ranks. A malformed request causes an error answer, or ends the rank's connection."""
+    """The server of the store for ranks. If a request is invalid, it sends an error or closes the rank's connection."""
 
     def __init__(self, store: JoinStore):
         self._store = store
@@ -150,7 +150,7 @@ class StoreServer:
             stream.abort()
 
     def _answers_of(self, session: str) -> dict[int, Message]:
-        """Returns the kept answers of a session, including answers from its earlier connections."""
+        """Returns the kept answers of a session, including those from its earlier connections."""
         answers = self._sessions.setdefault(session, {})
         self._sessions.move_to_end(session)
         while len(self._sessions) > MAX_SESSIONS:
@@ -169,11 +169,11 @@ class _Client:
         self._watched: dict[str, None] = {}
 
     def take(self, request: Message) -> None:
-        """Answers a request, or begins to wait for its keys.
+        """Answers a request, or waits for its keys and answers it later.
 
         Raises:
-            KeyError, TypeError, ValueError, OverflowError: The request is too malformed for an answer.
-            Refused: The request's number is in use, or too many requests are pending.
+            KeyError, TypeError, ValueError, OverflowError: The request is invalid, and cannot be answered.
+            Refused: The request's number is already in use, or too many requests are pending.
         """
         number, op = int(request["id"]), str(request["op"])
         for received in [one for one in self._answers if one < int(request["done"])]:
@@ -200,12 +200,12 @@ class _Client:
 
     def _send(self, answer: Message) -> None:
         if self._stream.backlog > MAX_BACKLOG:
-            self._stream.abort()  # A client that does not read its answers must not fill the keeper's memory.
+            self._stream.abort()  # A client that does not read its answers must not fill the memory of the keeper.
         else:
             self._stream.send(answer)
 
     def _answer_change(self, id: int, **answer: Any) -> None:
-        """Answers a request that has changed the store, and keeps the answer for a repetition of the request."""
+        """Answers a request that has changed the store. The answer is kept, in case the client repeats the request."""
         self._answers[id] = {"id": id, **answer}
         self._send(self._answers[id])
 
@@ -241,7 +241,7 @@ class _Client:
         self._wait(number, keys, float(request["wait_s"]), None)
 
     def _wait(self, number: int, keys: list[str], wait_s: float, wanted: str | None) -> None:
-        """Answers once all keys are present, or after `wait_s` with up to ten of the missing keys."""
+        """Answers when all keys are set, or after `wait_s` with up to ten of the missing keys."""
 
         def check() -> None:
             if self._store.missing(keys):

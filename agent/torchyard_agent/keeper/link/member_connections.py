@@ -1,4 +1,4 @@
-"""The primary's connections to the members: one channel per host that has joined."""
+"""The connections of the primary to the members, with one message channel per host that has joined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MemberConnections:
     """The channels of the primary to its members, by host.
 
     Args:
-        on_message: Called with the host of a member and its message.
+        on_message: Called with the host of a member and a message from it.
     """
 
     def __init__(self, on_message: Callable[[str, FromMember], None]):
@@ -24,7 +24,7 @@ class MemberConnections:
         self._epochs: dict[str, str] = {}
 
     def admits(self, host: str, epoch: str) -> bool:
-        """Returns whether a keeper may act for a host: only the first keeper that connected in the host's name may.
+        """Returns whether a keeper may act for a host. Only the first keeper that has connected for the host may.
 
         Args:
             epoch: A random value that identifies the keeper.
@@ -32,7 +32,7 @@ class MemberConnections:
         return self._epochs.setdefault(host, epoch) == epoch
 
     def channel(self, host: str) -> MessageChannel | None:
-        """Returns the channel of a member, or None before the member has connected for the first time."""
+        """Returns the channel of a member, or None if the member has never connected."""
         return self._channels.get(host)
 
     def open_channel(self, host: str) -> MessageChannel:
@@ -43,14 +43,14 @@ class MemberConnections:
         return channel
 
     def forget(self, host: str) -> None:
-        """Closes the channel of a host that has left the run, so that another keeper may act for the host."""
+        """Closes the channel of a host that has left the run. Another keeper may then act for the host."""
         channel = self._channels.pop(host, None)
         self._epochs.pop(host, None)
         if channel is not None:
             channel.close()
 
     def send(self, host: str, message: FromPrimary) -> None:
-        """Sends a message to one member, or drops it if the member's host has not joined yet."""
+        """Sends a message to one member. If its host has not joined yet, the message is dropped."""
         if host in self._channels:
             self._channels[host].send(messages.encode(message))
 
@@ -59,13 +59,13 @@ class MemberConnections:
             channel.send(messages.encode(message))
 
     def withdraw_orders(self, host: str) -> None:
-        """Discards unacknowledged orders to a lost host, which would start or end the wrong ranks after its return."""
+        """Discards unacknowledged orders to a lost host. After its return, they would start or end the wrong ranks."""
         if host in self._channels:
             self._channels[host].discard(messages.is_about_ranks)
 
     @property
     def are_settled(self) -> bool:
-        """Whether all connected members have acknowledged all messages."""
+        """Returns whether all connected members have acknowledged all messages."""
         return all(channel.all_acknowledged for channel in self._channels.values() if channel.connected)
 
     async def watch_leases(
@@ -74,8 +74,8 @@ class MemberConnections:
         """Sends heartbeats, and calls `on_lost` when a member's lease has expired.
 
         Args:
-            is_expected: Returns whether a host should still be connected.
-            on_lost: Called with the host and the seconds since it was last heard.
+            is_expected: Returns whether a host should be connected.
+            on_lost: Called with the host and the time in seconds since its last message.
         """
         loop = asyncio.get_running_loop()
         beat_at = 0.0

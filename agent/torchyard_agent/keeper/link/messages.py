@@ -1,7 +1,8 @@
-"""Messages between the primary's keeper and its members, and their encoding as JSON objects.
+"""Messages between the primary and the members, and their encoding as JSON objects.
 
-The primary sends orders and changes of state, and members send events and reports. Between the primary and the rank
-supervisor of its own host, the same messages are passed unencoded. The field `say` names an encoded message's type.
+The primary sends orders and changes of state, and members send events and reports. The primary and the rank supervisor
+of its own host exchange the same messages without encoding. In an encoded message, the field `say` is the type of the
+message.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ class Assignment(NamedTuple):
 
     replicas: list[ReplicaAssignment]
     host_wait_s: float
-    """The time for which a member tries to reach a lost primary."""
+    """The time in seconds for which a member tries to reach a lost primary."""
     setup: list[str]
     secrets: dict[str, str]
     carry: bool
-    """Whether checkpoints are replicated between the hosts."""
+    """Whether the keepers copy checkpoints between the hosts."""
     spare_imports: list[str]
     max_restarts: int
 
 
 class StartGeneration(NamedTuple):
-    """Order to spawn the replicas' ranks as a new generation of their gang."""
+    """Order to start the replicas' ranks as a new generation of their gang."""
 
     replicas: list[ReplicaAssignment]
 
@@ -40,7 +41,7 @@ class RunStateChanged(NamedTuple):
     state: RunState
     reason: str
     waiting_for: Json | None = None
-    """`hosts`, `until` (RFC 3339) and `cause` of a restart that waits for lost hosts; else None."""
+    """`hosts`, `until` (RFC 3339) and `cause` if a restart is waiting for lost hosts, otherwise None."""
 
 
 class RunEnded(NamedTuple):
@@ -62,13 +63,13 @@ class BringCheckpoint(NamedTuple):
 
 
 class CheckpointHeld(NamedTuple):
-    """Report of the newest complete checkpoint on a member; the name is empty if it has none."""
+    """Report of the newest complete checkpoint on a member. The name is "" if it has none."""
 
     name: str
 
 
 class CheckpointFetched(NamedTuple):
-    """Report that a member has copied a checkpoint, or could not copy it because of `problem` (else "")."""
+    """Report that a member has copied a checkpoint or, if `problem` is not "", could not copy it."""
 
     name: str
     problem: str
@@ -80,7 +81,7 @@ class CheckpointNotBrought(NamedTuple):
 
 
 class ReplicaMetrics(NamedTuple):
-    """Report of a replica's latest metrics. `first` marks the metrics of its first step."""
+    """Report of the latest metrics of a replica. `first` is true for the metrics of its first step."""
 
     replica: str
     metrics: Json
@@ -94,7 +95,7 @@ class ProcessesStuck(NamedTuple):
 
 
 class ForwardedStop(NamedTuple):
-    """A stop request that a member received. `asked` is its journal entry.
+    """A stop request that a member has received. `asked` is its journal entry.
 
     With `pause`, the run does not end, but waits until its scheduler starts it again.
     """
@@ -196,7 +197,7 @@ def decode_from_primary(data: Json) -> FromPrimary:
 
 
 def decode_from_member(data: Json, host: str) -> FromMember:
-    """Decodes a message from the member on `host`. That host replaces any host that the message names.
+    """Decodes a message from the member on `host`. If the message contains a host, it is replaced by `host`.
 
     Raises:
         KeyError, TypeError: The type is unknown, or a field is missing or invalid.
@@ -215,5 +216,8 @@ def _decode(kinds: Mapping[str, Any], data: Json) -> Any:
 
 
 def is_about_ranks(data: Json) -> bool:
-    """Returns whether an encoded message is an order for ranks or their GPUs, to be dropped if its host is lost."""
+    """Returns whether an encoded message is an order for ranks or their GPUs.
+
+    If its host is lost, it must be dropped.
+    """
     return data["say"] in _ABOUT_RANKS

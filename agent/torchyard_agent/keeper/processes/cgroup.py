@@ -1,8 +1,8 @@
 """A control group for the ranks of a run, if this login may create one (cgroup v2, delegated).
 
-Descendants of a process stay in its group even if they change session, parent or environment. The group therefore
-identifies orphans, and allows processes to be killed even if they fork faster than they can be found. Without a group,
-orphans are found among the keeper's descendants (see `orphans`).
+Descendants of a process stay in its group even if they change their session, parent or environment. Therefore the group
+identifies orphans, and its processes can be killed even if they fork faster than they can be found. If there is no
+group, orphans are found among the keeper's descendants (see `orphans`).
 https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 PREFIX = "torchyard-"
 _REMOVE_WITHIN_S = 0.5
-"""The time in seconds for the removal of a group, which is busy for a moment after its last process was reaped."""
+"""Time limit in seconds for removing a group, which is busy for a moment after its last process was reaped."""
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,12 @@ class Cgroup:
             file.write(str(pid).encode())
 
     def make(self, replica: str) -> None:
-        """Creates the replica's group, before its ranks are forked."""
+        """Creates the replica's group. Must be called before its ranks are forked."""
         with contextlib.suppress(OSError):
             os.makedirs(self._of(replica), exist_ok=True)
 
     def processes(self, replicas: Iterable[str]) -> list[int]:
-        """Returns the PIDs of all processes of these replicas, ranks included."""
+        """Returns the PIDs of all processes of these replicas, including their ranks."""
         found: list[int] = []
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "rb") as file:
@@ -46,13 +46,13 @@ class Cgroup:
         return found
 
     def kill(self, replicas: Iterable[str]) -> None:
-        """Has the kernel kill all processes of these replicas. Has no effect on kernels before 5.14."""
+        """Makes the kernel kill all processes of these replicas. Has no effect on kernels before 5.14."""
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.kill"), "w") as file:
                 file.write("1")
 
     def remove(self) -> None:
-        """Removes the groups, if their processes end within _REMOVE_WITHIN_S."""
+        """Removes the groups, waiting at most _REMOVE_WITHIN_S until their processes have ended."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
         while not remove(self.path) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -70,7 +70,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        pass  # The group was left by a keeper of this run that was killed.
+        pass  # A keeper of this run that was killed has left the group behind.
     except OSError as error:
         log.info("no control group for the run: %s", error)
         return None
@@ -78,7 +78,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
 
 
 def remove(path: str) -> bool:
-    """Removes a run's groups if they are empty. Returns whether they are removed."""
+    """Removes a run's groups if they are empty, and returns whether they have been removed."""
     try:
         for replica in _replicas(path):
             os.rmdir(os.path.join(path, replica))
@@ -91,9 +91,9 @@ def remove(path: str) -> bool:
 
 
 def end_leftovers(run_id: str, node: str) -> None:
-    """Kills the processes that remain in the run's groups, and removes the groups.
+    """Kills the processes that are still in the run's groups, and removes the groups.
 
-    Such processes remain, for example, if the keeper was killed. Only groups below this process's own group are found.
+    Processes may remain, for example, if the keeper was killed. Only groups below this process's own group are found.
     """
     own = _own_group()
     path = os.path.join(own or "", f"{PREFIX}{run_id}-{node}")

@@ -1,4 +1,4 @@
-"""Diagnosis of a rank's end from torch's error file, the last traceback in its log, its signal or its exit code."""
+"""Finds the cause of a rank's end: torch's error file, the last traceback in its log, its signal or its exit code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from torchyard_agent.keeper.decisions.events import Cause
 
 TAIL = 64 * 1024
-"""The number of bytes at the end of a log that are searched."""
+"""Number of bytes at the end of a log that are searched."""
 MAX_QUOTE = 300
-"""Maximum number of quoted characters of a program's output."""
+"""Maximum number of characters that are quoted from a program's output."""
 
 _PREFIX = re.compile(r"^\[(?:rank|default)\d*\]:? ?")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -30,11 +30,11 @@ _PEER_LOST = re.compile(
 
 
 _INCURABLE = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
-"""Errors of torchyard_roles that a restart cannot fix: a wrong script or topology."""
+"""Errors of torchyard_roles for which a restart cannot help, because the script or the topology is wrong."""
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:
-    """Returns the cause of a rank's end with exit code `code`; a negative code is the signal that killed the rank."""
+    """Returns the cause of a rank's end with exit code `code`. A negative code is the signal that killed the rank."""
     tail = read_tail(log_file)
     quoted = _from_error_file(error_file) or last_exception(tail)
     if code < 0:
@@ -71,12 +71,12 @@ def read_tail(path: str) -> str:
 
 
 def _plain_lines(text: str) -> list[str]:
-    """Returns lines without color codes and without the `[rank0]:` that torch puts before lines of a traceback."""
+    """Returns the lines without color codes and without the `[rank0]:` that torch writes before traceback lines."""
     return [_PREFIX.sub("", _COLOUR.sub("", line)).rstrip() for line in text.splitlines()]
 
 
 def last_exception(text: str) -> str:
-    """Returns the message line of the text's last exception, with or without a traceback, or "" if there is none."""
+    """Returns the message line of the last exception in a text, with or without a traceback, or "" if there is none."""
     lines = _plain_lines(text)
     for start in range(len(lines) - 1, -1, -1):
         if lines[start].strip() == _TRACEBACK:
@@ -85,8 +85,7 @@ def last_exception(text: str) -> str:
                     return _shortened(line)
             break
     for line in reversed(lines):
-        # A syntax error in the script is printed without the header of a traceback, and an abort of gloo prints
-        # `what():`.
+        # A syntax error in the script is printed without a traceback's header, and an abort of gloo prints `what():`.
         if _EXCEPTION.match(line):
             return _shortened(line)
         if line.lstrip().startswith("what():"):
@@ -104,7 +103,7 @@ def _shortened(line: str) -> str:
 
 
 def _from_error_file(path: str) -> str:
-    """Returns the first line of the message in an error file of torch's `@record`, or "" if the file has none.
+    """Returns the first line of the message in an error file of torch's `@record`, or "" if there is no message.
 
     The file contains {"message": {"message": "ValueError: bad", …}} or {"message": "…"}.
     """
@@ -121,7 +120,7 @@ def _from_error_file(path: str) -> str:
 
 
 def oom_kills() -> int:
-    """Returns how many processes the kernel has killed for lack of memory on this host since its boot; 0 if unknown."""
+    """Returns how many processes the kernel has killed since boot because memory was short, or 0 if this is unknown."""
     with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):

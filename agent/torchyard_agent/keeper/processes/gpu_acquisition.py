@@ -1,4 +1,4 @@
-"""Acquisition of a scheduled run's GPUs at its start time, when an earlier run may still hold them."""
+"""Locking of a scheduled run's GPUs at its start time, when an earlier run may still use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ RETRY_S = 1.0
 class GpuAcquisition:
     """A task that tries to lock all GPUs until it succeeds.
 
-    The task sends GpusBusy for each new obstacle, and GpusAcquired after success.
+    The task sends GpusBusy when it finds another process or run that uses a GPU, and GpusAcquired when it has
+    succeeded.
     """
 
     def __init__(self, resources: RunResources, host: str, send: Callable[[FromMember], None]):
@@ -30,7 +31,7 @@ class GpuAcquisition:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, only_if_idle: bool) -> None:
-        """Starts the task. With `only_if_idle`, the GPUs are locked only if no process uses them."""
+        """Starts the task. If `only_if_idle` is true, the GPUs are locked only if no process uses them."""
         self.end()
         self._task = asyncio.get_running_loop().create_task(self._acquire(only_if_idle))
 
@@ -52,7 +53,10 @@ class GpuAcquisition:
             await asyncio.sleep(RETRY_S)
 
     async def _try(self, only_if_idle: bool) -> str:
-        """Tries to lock the GPUs once. Returns the obstacle, or "" if the GPUs are locked now."""
+        """Tries once to lock the GPUs.
+
+        Returns a description of what uses one of them, or "" if the GPUs are locked now.
+        """
         try:
             await self._resources.lock_gpus()
         except RpcError as held:
@@ -64,13 +68,13 @@ class GpuAcquisition:
 
 
 def users_of(uuids: Collection[str]) -> str:
-    """Returns a description of the first of these GPUs in use, such as "GPU 0 is used by python of ann (PID 12)".
+    """Returns a description of the first of these GPUs that is in use: "GPU 0 is used by python of ann (PID 12)".
 
-    The result is empty if no process uses the GPUs or NVML is missing.
+    Returns "" if no process uses the GPUs or NVML is not available.
     """
     if not uuids:
         return ""
-    # Only runs with GPUs need NVML.
+    # NVML is imported here, because only runs with GPUs need it.
     from torchyard_agent.telemetry.nvml import Nvml
 
     nvml = Nvml.open()

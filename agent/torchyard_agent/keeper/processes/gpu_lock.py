@@ -1,6 +1,6 @@
-"""GPU locks for all users of a host: the process that has bound `@torchyard/gpu/<uuid>` holds the GPU.
+"""GPU locks for all users of a host. A process locks a GPU by binding the abstract address `@torchyard/gpu/<uuid>`.
 
-The kernel releases the name when the process ends, so no lock outlives its holder. The holder listens on the socket and
+The kernel releases the address when the process, the holder of the lock, ends. The holder listens on the socket, and
 sends a description of its run to each client. The client obtains the holder's user from the kernel (SO_PEERCRED), so
 the user cannot be forged.
 """
@@ -23,7 +23,7 @@ from torchyard_agent.protocol.paths import gpu_socket
 from torchyard_agent.telemetry.process_owners import user_name
 
 ANSWER_S = 1.0
-"""The longest wait for a holder's answer."""
+"""Longest time in seconds to wait for the answer of a lock's holder."""
 _MAX_ANSWER = 4096
 _MAX_TEXT = 200
 _MAX_ACCEPTS = 64
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 
 class GpuHeld(RpcError):
-    """Raised when another process holds the GPU.
+    """Raised if another process has locked the GPU.
 
     Args:
-        holder: "user", as reported by the kernel, and each of "run_id", "name" and "host" that the holder has sent;
-            empty if the holder accepted no connection.
+        holder: "user", as reported by the kernel, and those of "run_id", "name" and "host" that the holder has sent. It
+            is empty if the holder has not accepted a connection.
     """
 
     def __init__(self, uuid: str, holder: dict[str, str]):
@@ -61,7 +61,7 @@ def describe(holder: dict[str, str]) -> str:
 
 
 class GpuLocks:
-    """The locks of GPUs that this process holds until it releases them or ends."""
+    """The GPUs that this process has locked. The locks end when they are released or the process ends."""
 
     def __init__(self, listeners: dict[str, socket.socket], holder: dict[str, Any]):
         self._listeners = listeners
@@ -74,13 +74,13 @@ class GpuLocks:
         return list(self._listeners)
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to answer clients that ask for the holder of these GPUs."""
+        """Begins to answer clients that ask which run has locked these GPUs."""
         self._loop = loop
         for listener in self._listeners.values():
             loop.add_reader(listener, self._answer_clients, listener)
 
     def release(self) -> None:
-        """Releases the GPUs. May be called twice."""
+        """Releases the GPUs. May be called repeatedly."""
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             if self._loop is not None and not self._loop.is_closed():
@@ -88,14 +88,14 @@ class GpuLocks:
             listener.close()
 
     def _answer_clients(self, listener: socket.socket) -> None:
-        """Answers the waiting clients without blocking, since an answer fits into the socket's buffer."""
+        """Answers the waiting clients without blocking, because an answer fits into the socket's buffer."""
         for _ in range(_MAX_ACCEPTS):
             try:
                 client, _ = listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                # The process is probably out of file descriptors. The pause prevents the loop from calling this again
+                # The process probably has no free file descriptors. The pause prevents the loop from calling this again
                 # immediately.
                 log.warning("cannot answer a client that requests the holder of a GPU: %s", error)
                 if self._loop is not None:
@@ -112,9 +112,9 @@ class GpuLocks:
 
 
 def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
-    """Locks all of these GPUs or none. Raises GpuHeld with the holder of one of them, within about a second.
+    """Locks all of these GPUs. If another process has locked one of them, raises GpuHeld within about a second.
 
-    GPUs are locked in a fixed order, so that one of two competing processes gets all of them.
+    In this case, none is locked. GPUs are locked in a fixed order, so one of two competing processes gets all of them.
     """
     with contextlib.ExitStack() as opened:
         listeners = {uuid: opened.enter_context(_bind(uuid)) for uuid in sorted(set(uuids))}
@@ -123,7 +123,10 @@ def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
 
 
 def holder_of(uuid: str) -> dict[str, str] | None:
-    """Returns the holder of the GPU (see `GpuHeld`), or None if no process listens. Takes about ANSWER_S at most."""
+    """Returns the holder of the GPU's lock (see `GpuHeld`), or None if no process listens.
+
+    Takes at most about ANSWER_S.
+    """
     deadline = time.monotonic() + ANSWER_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
         while True:
@@ -134,7 +137,7 @@ def holder_of(uuid: str) -> dict[str, str] | None:
             except ConnectionRefusedError:
                 return None
             except OSError:
-                # The holder's queue of connections is full; its run remains unknown if the holder accepts no connection
+                # The holder's queue of connections is full. Its run remains unknown if it does not accept a connection
                 # in time.
                 if time.monotonic() >= deadline:
                     return {}
@@ -158,13 +161,13 @@ def _bind(uuid: str) -> socket.socket:
             holder = holder_of(uuid)
             if holder is not None:
                 raise GpuHeld(uuid, holder)
-            # The holder has bound the name but does not listen yet, or has released it since.
+            # The holder has bound the address but does not listen yet, or has just released it.
             time.sleep(0.02)
         raise GpuHeld(uuid, {})
 
 
 def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
-    """Returns the valid part of the holder's answer, which is empty if the answer is missing or invalid."""
+    """Returns the valid part of a lock holder's answer. The result is empty if the answer is missing or invalid."""
     answer = b""
     try:
         while b"\n" not in answer and len(answer) < _MAX_ANSWER:
@@ -180,5 +183,5 @@ def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
 
 
 def _printable(value: object) -> str:
-    """Returns text from another process as one printable line."""
+    """Returns text that another process has sent as one printable line."""
     return "".join(character for character in str(value)[:_MAX_TEXT] if character.isprintable())

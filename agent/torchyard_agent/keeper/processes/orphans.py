@@ -1,4 +1,4 @@
-"""Processes that a run's ranks left behind: how they are found (by parent, environment, cgroup and GPU) and ended."""
+"""Finds and ends the processes that a run's ranks have left behind (by parent, environment, control group and GPU)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ END_DEADLINE_S = 5.0
 def of_replicas(
     names: Collection[str], sessions: Collection[int], others: Collection[int], spares: Collection[int] = ()
 ) -> list[int]:
-    """Returns the PIDs of processes that these replicas have left behind, among the descendants of this keeper.
+    """Returns the PIDs of the descendants of this keeper that these replicas have left behind.
 
-    While other processes run, an orphan is assigned to a replica by its session or its environment: a program may leave
-    its session, and setproctitle erases the environment, but hardly any program does both. Otherwise, all descendants
-    of this keeper except `spares` are orphans.
+    If other processes are running, the replica of an orphan is found by its session or its environment. A program may
+    leave its session, and setproctitle erases the environment, but hardly any program does both. If no other processes
+    are running, all descendants of this keeper except `spares` are orphans.
 
     Args:
-        names: The replicas.
-        sessions: The sessions of their ranks.
-        others: The PIDs of other processes that are no orphans, such as running ranks of other replicas.
-        spares: The PIDs of waiting interpreters.
+        names: The names of the replicas.
+        sessions: The sessions of the replicas' ranks.
+        others: The PIDs of processes that are not orphans, such as running ranks of other replicas.
+        spares: The PIDs of the waiting interpreters.
     """
     everything = process_control.descendants(os.getpid())
     spared = {pid for rank in (*others, *spares) for pid in (rank, *process_control.descendants(rank))}
@@ -46,7 +46,7 @@ def _session(pid: int) -> int:
 
 
 def _replica(pid: int) -> str:
-    """Returns the replica that a process's initial environment names, or "" if it names none."""
+    """Returns the name of the replica in a process's initial environment, or "" if there is none."""
     try:
         variables = read_all(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
@@ -56,12 +56,12 @@ def _replica(pid: int) -> str:
 
 
 def find(run_dir: str) -> list[int]:
-    """Returns the PIDs of this user's other processes whose TORCHYARD_RUN_DIR is the run's folder or below it."""
+    """Returns the PIDs of this user's processes whose TORCHYARD_RUN_DIR is the run's folder or a folder in it."""
     return [pid for pid, path in run_dirs() if pid != os.getpid() and (path + "/").startswith(run_dir + "/")]
 
 
 def run_dirs() -> Iterator[tuple[int, str]]:
-    """Yields the PID and the value of TORCHYARD_RUN_DIR of this user's processes that have the variable set."""
+    """Yields the PID and TORCHYARD_RUN_DIR of each process of this user whose environment has this variable."""
     mark = b"TORCHYARD_RUN_DIR="
     for pid, variables in each_process("environ"):
         for variable in variables.split(b"\0"):
@@ -70,9 +70,9 @@ def run_dirs() -> Iterator[tuple[int, str]]:
 
 
 def end(run_dir: str) -> list[int]:
-    """Kills the processes in the run's control group and those that `find` returns, and returns the remaining ones.
+    """Kills the processes in the run's control group and those that `find` returns. Returns those that remain.
 
-    The call blocks for about END_DEADLINE_S at most.
+    The call blocks for at most about END_DEADLINE_S.
     """
     deadline = time.monotonic() + END_DEADLINE_S
     node, _, run_id = run_dir.rstrip("/").rsplit("/", 3)[-3:]
@@ -87,13 +87,13 @@ def end(run_dir: str) -> list[int]:
 
 
 def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
-    """Returns descriptions such as "PID 4711 on GPU 0" of those `pids` that NVML still lists on the GPUs.
+    """Returns descriptions, such as "PID 4711 on GPU 0", of those `pids` that NVML still lists on the GPUs.
 
-    The list is empty without NVML. The call blocks for some tens of milliseconds.
+    The list is empty if NVML is not available. The call blocks for some tens of milliseconds.
     """
     if not uuids or not pids:
         return []
-    # Only runs with GPUs need NVML.
+    # NVML is imported here, because only runs with GPUs need it.
     from torchyard_agent.telemetry.nvml import Nvml
 
     nvml = Nvml.open()

@@ -1,4 +1,4 @@
-"""Process control by system calls: subreaper, parent-death signal, process trees, signals."""
+"""Control of processes by system calls: subreaper, parent-death signal, process trees and signals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import signal
 from torchyard_agent.telemetry import process_tree
 
 MAX_DESCRIPTORS = 65_536
-"""Soft limit of a keeper and its ranks: data loaders, shared tensors and peers exceed the usual 1,024. The hard limit
-may be a billion, which is too much for programs that close all descriptors up to their limit."""
+"""Soft limit of open file descriptors of a keeper and its ranks.
+Data loaders, shared tensors and peers need more than the usual 1,024. The hard limit may be a billion, which is too
+much for programs that close all descriptors up to their limit."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -25,12 +26,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Makes this process the subreaper of its descendants, so that orphaned ones become its children."""
+    """Makes this process the subreaper of its descendants. Processes that they orphan become its children."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def raise_descriptor_limit() -> None:
-    """Raises the descriptor limit of this process and its children to MAX_DESCRIPTORS, or to a lower hard limit."""
+    """Raises the descriptor limit of this process and its children to MAX_DESCRIPTORS or, if lower, the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -38,9 +39,9 @@ def raise_descriptor_limit() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel send SIGKILL to this process when `parent` ends. Must be called in a forked child."""
+    """Makes the kernel send SIGKILL to this process when `parent` ends. Must be called in a forked child."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # The parent may have ended between the fork and the call of prctl.
+    if os.getppid() != parent:  # The parent may have ended between the fork and the prctl call.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -52,12 +53,12 @@ def start_clean() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns the PIDs of all descendants of a process, parents before their children."""
+    """Returns the PIDs of all descendants of a process. Parents come before their children."""
     return process_tree.descendants([pid])[1:]
 
 
 def send(pid: int, number: int) -> bool:
-    """Sends a signal to a process. Returns False if the process has ended or belongs to another user (sudo)."""
+    """Sends a signal to a process. Returns False if it has ended or belongs to another user, for example after sudo."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -66,13 +67,13 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(leader: int, number: int) -> None:
-    """Sends a signal to a process group. Has no effect if the group contains no process that may be signalled."""
+    """Sends a signal to a process group. Has no effect if no process of the group may be signalled."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
 def command_of(pid: int) -> str:
-    """Returns a process's short name for messages, or "?" if the process has ended."""
+    """Returns a process's short name, for messages, or "?" if the process has ended."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -81,11 +82,14 @@ def command_of(pid: int) -> str:
 
 
 def may_signal(pid: int) -> bool:
-    """Returns whether this process may send a signal to `pid`, which is False for a process of another user (sudo)."""
+    """Returns whether this process may signal `pid`.
+
+    It may not signal another user's process, for example after sudo.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True  # The process has just ended, so permission is not lacking.
+        return True  # The process has just ended, so the reason is not a lack of permission.
     except PermissionError:
         return False
     return True

@@ -21,21 +21,21 @@ from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
 from torchyard_agent.protocol.rank_environment import STOP_VARIABLE, VARIABLES_OF_A_RANK
 
 ARCHIVE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-"""The folder of the unpacked agent, which contains `torchyard_roles` too."""
+"""The folder of the unpacked agent, which also contains `torchyard_roles`."""
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 FULL = 64 * 1024
-"""Free bytes below which a disk counts as full."""
+"""Number of free bytes below which a disk counts as full."""
 
 
 class RunPlace(NamedTuple):
-    """The run on this host: its ID, the host's name, the run's folder, and the address for its metrics."""
+    """A run on this host: its ID, the host's name, the run's folder, and the address to which ranks send metrics."""
 
     run_id: str
     host: str
     folder: str
     report_address: str
-    """Abstract address of the socket for metrics, with its leading NUL."""
+    """The abstract address of the socket that receives metrics, with its leading NUL."""
 
     @property
     def work(self) -> str:
@@ -49,16 +49,16 @@ class RunPlace(NamedTuple):
 
     @property
     def stop_file(self) -> str:
-        """The file that STOP_VARIABLE names."""
+        """The path of the stop file, which ranks receive in the environment variable STOP_VARIABLE."""
         return os.path.join(self.folder, "stop")
 
     def setup_file(self, replica: str, local_rank: int) -> str:
-        """Returns the path of the file in which the shell records the setup line that failed."""
+        """Returns the path of the file in which the shell records a setup line that has failed."""
         return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.setup")
 
 
 class CannotStart(Exception):
-    """Raised when the program of a rank cannot be started. `code` is the exit code that a shell would return."""
+    """Raised if the program of a rank cannot be started. `code` is the exit code that a shell would return."""
 
     def __init__(self, message: str, code: int):
         super().__init__(message)
@@ -87,13 +87,13 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a rank.
 
-    Later sources override earlier ones: the login, the host, the plan, and the secrets. The addresses and keys of this
-    keeper are set last. The exchange key is included if the run has a join store.
+    Variables come from the login, the host, the plan and the secrets, where later sources override earlier ones. The
+    addresses and keys of this keeper are set last. The exchange key is included if the run has a join store.
     """
     inherited = {
         name: value
         for name, value in login.items()
-        # If the login itself belongs to another run, its environment has these variables from that run.
+        # If the login itself is part of another run, its environment contains the variables of that run.
         if name not in VARIABLES_OF_A_RANK and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
     }
     result = {
@@ -117,7 +117,7 @@ def environment(
 
 
 def command(argv: list[str], setup: list[str], setup_file: str) -> list[str]:
-    """Returns the command line of a rank, or of a shell that executes the setup lines and then the rank's command."""
+    """Returns the command line of a rank. If there are setup lines, a shell first executes them."""
     if not setup:
         return argv
     note = shlex.quote(setup_file)
@@ -141,11 +141,11 @@ def spawn(
     exchange_key: bytes = b"",
     warm: WarmInterpreters | None = None,
 ) -> Rank:
-    """Starts a rank in its own session, with its log file as standard output and error.
+    """Starts a rank in its own session. Its log file is its standard output and error.
 
-    The output does not pass through the keeper, so that a high rate of output does not slow the keeper down, and no
+    The output does not pass through the keeper. Therefore a high rate of output does not slow the keeper down, and no
     output is lost if the keeper ends. If `warm` has a waiting interpreter for the rank, that interpreter is used.
-    Raises CannotStart.
+    Raises CannotStart if the rank cannot be started.
     """
     local_rank = rank["local_rank"]
     variables = environment(os.environ, place, replica, rank, secrets, exchange_key)
@@ -193,7 +193,7 @@ def _in_the_child(keeper: int, replica: str, cgroup: Cgroup | None) -> None:
 
 
 def _named(program: str) -> str:
-    """Returns the program's name, which for a Python interpreter is preceded by its setting, `python`."""
+    """Returns the program's name. If it is a Python interpreter, the name of its setting, `python`, comes first."""
     return f"python: {program}" if os.path.basename(program).startswith("python") else program
 
 
@@ -226,7 +226,7 @@ def cause_of(
     cause = failure_diagnosis.of_exit(
         code, place.error_file(replica, local_rank), place.log_file(replica, local_rank), out_of_memory=out_of_memory
     )
-    if _is_full(place.folder):  # The full disk is the likely cause, and the log may lack the traceback.
+    if _is_full(place.folder):  # The full disk is probably the cause, and the log may not contain the traceback.
         return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)
     return cause
 

@@ -1,6 +1,6 @@
-"""Starts, supervises and ends the ranks of one host as ordered by the primary, and reports their states.
+"""Starts, supervises and ends the ranks of one host as the primary orders, and reports their states.
 
-Orders and reports are the types FromPrimary and FromMember of `link.messages`, even if this keeper is the primary.
+Orders and reports have the types FromPrimary and FromMember of `link.messages`, even if this keeper is the primary.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ from torchyard_agent.protocol.log_times import FINEST_S
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
-"""Time from a datagram to the report of the replica's metrics, which combines all datagrams in between. Metrics of the
-first step are reported immediately.
+"""Time in seconds from a datagram to the report of a replica's metrics, which combines all datagrams in between.
+Metrics of the first step are reported immediately.
 """
 SWEEP_EVERY_S = 0.05
-"""Longest pause in seconds between the scans of a sweep, repeated because an orphan may leave further orphans."""
+"""Longest pause in seconds between two searches for orphans. An orphan that is ended may leave further orphans."""
 SPARES_READY = "each rank has a spare interpreter"
-"""Log message: each running rank that needs a spare has one, and all spares have finished their imports."""
+"""Log message: every running rank that needs a spare has one, and all spares have finished their imports."""
 SPARES_EVERY_S = 1.0
-"""Interval in seconds of the checks whether a spare has finished its imports, so that the next one can start."""
+"""Interval in seconds at which the keeper checks whether a spare has finished its imports and the next can start."""
 GPUS_EVERY_S = 0.25
-"""Interval in seconds at which NVML is polled until ended processes have released the GPUs."""
+"""Interval in seconds at which NVML is polled until ended processes have released their GPUs."""
 
 log = logging.getLogger(__name__)
 
 
 class RankSupervisor:
-    """The supervisor of this host's ranks. All ranks, and processes that they orphan, are children of this process."""
+    """The supervisor of this host's ranks.
+
+    All ranks, and the processes that they orphan, are children of this process.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class RankSupervisor:
         self._changed = asyncio.Event()
 
     def obey(self, order: FromPrimary) -> None:
-        """Executes an order of the primary. Raises KeyError for an order that does not concern ranks."""
+        """Executes an order of the primary. Raises KeyError if the order does not concern ranks."""
         _EXECUTE[type(order)](self, order)
 
     @property
@@ -118,7 +121,8 @@ class RankSupervisor:
         self._setup, self._secrets = assignment.setup, assignment.secrets
         self._spare_imports, self._max_restarts = assignment.spare_imports, assignment.max_restarts
         self.metrics = LatestMetrics(set(self._replicas))
-        # The counter is read here too: if the host is lost before StartRanks, StartGeneration starts its first ranks.
+        # The number of OOM kills is read here too, because StartGeneration starts the first ranks if the host is lost
+        # before StartRanks.
         self._oom_kills = failure_diagnosis.oom_kills()
         self.send(events.HostJoined(self.place.host))
 
@@ -167,21 +171,24 @@ class RankSupervisor:
         self._report_if_ended(name)
 
     async def _index_logs(self) -> None:
-        """Updates the logs' indexes in threads, since a network file system may block, and the event loop must not."""
+        """Updates the indexes of logs in threads. A network file system may block, but the event loop must not."""
         indexes = LogIndexWriter(os.path.join(self.place.folder, "logs"))
         while True:
             await in_a_thread(indexes.update)
             await asyncio.sleep(FINEST_S)
 
     def _await_stability(self) -> None:
-        """Schedules the start of spares `spares_after_s` after the last start of ranks on this host."""
+        """Schedules the start of spares for `spares_after_s` after the last start of ranks on this host."""
         if self._spares_timer is not None:
             self._spares_timer.cancel()
         if self._spare_imports:
             self._spares_timer = asyncio.get_running_loop().call_later(self._spares_after_s, self._start_spare)
 
     def _start_spare(self) -> None:
-        """Starts a spare for a running rank that may be restarted, once earlier ones are ready. Schedules the next."""
+        """Starts a spare for a running rank that may be restarted, once earlier spares are ready.
+
+        Schedules the next one.
+        """
         loop = asyncio.get_running_loop()
         missing = [
             rank
@@ -194,7 +201,8 @@ class RankSupervisor:
             share = self._rank_share(missing[0])
             variables = rank_process.environment(os.environ, self.place, key[0], share, {})
             self._warm.start(key, share["argv"], variables, self.place.work, self._spare_imports, spare=True)
-            if key not in self._warm:  # The start has failed, or an earlier interpreter for this rank did not work.
+            # The spare could not be started, or an earlier interpreter for this rank did not work.
+            if key not in self._warm:
                 return
         elif self._warm.are_ready:
             log.info(SPARES_READY)
@@ -202,7 +210,10 @@ class RankSupervisor:
         self._spares_timer = loop.call_later(SPARES_EVERY_S, self._start_spare)
 
     def reap(self) -> bool:
-        """Reaps all ended children, including adopted orphans, on SIGCHLD. Returns whether any children remain."""
+        """Reaps all ended children, including adopted orphans. Called on SIGCHLD.
+
+        Returns whether there are other children.
+        """
         self._changed.set()
         while True:
             try:
@@ -248,19 +259,20 @@ class RankSupervisor:
             self.send(events.ReplicaEnded(name, self._codes.get(name, 0)))
 
     def start_notification(self, command: str, state: str, reason: str) -> None:
-        """Starts the user's notification command without waiting for its end."""
+        """Starts the user's notification command, and does not wait for its end."""
         process = notify_command.start(command, self.place, state, reason)
         if process is not None:
             self._notifications.add(process.pid)
-            process.returncode = 0  # `reap` reaps this process like every other child, so Popen must not wait for it.
+            process.returncode = 0  # `reap` reaps this process like all other children, so Popen must not wait for it.
 
     def end(self, names: set[str], grace_s: float, *, is_stop: bool = False) -> None:
-        """Ends the replicas' ranks by SIGTERM, and ranks that are still running `grace_s` later by SIGKILL.
+        """Ends the replicas' ranks by SIGTERM, and those that are still running `grace_s` later by SIGKILL.
 
-        SIGTERM is sent to the ranks' process groups, SIGKILL also to all their descendants.
+        SIGTERM is sent to the ranks' process groups, and SIGKILL also to all their descendants.
 
         Args:
-            is_stop: Whether the run is stopped. If the stop file cannot be written, the ranks do not save.
+            is_stop: Whether the run is being stopped. If the file that tells ranks this cannot be written, the ranks do
+                not save.
         """
         if is_stop:
             try:
@@ -279,7 +291,7 @@ class RankSupervisor:
             self._kill(asked)
 
     def _kill(self, asked: list[Rank]) -> None:
-        """Kills any of these ranks that are still running. Their replicas may have been restarted in the meantime."""
+        """Kills those of these ranks that are still running. Their replicas may have been restarted in the meantime."""
         for rank in asked:
             if self._live.get(rank.pid) is not rank:
                 continue
@@ -298,7 +310,7 @@ class RankSupervisor:
             self.send(messages.ProcessesStuck(", ".join(map(_described, left[:5]))))
 
     def clear_gang(self, order: instructions.ClearGang) -> None:
-        """Ends the processes that a gang's ranks left behind, and reports GangCleared when all of them have ended."""
+        """Ends the processes that a gang's ranks have left behind. Reports GangCleared when all of them have ended."""
         task = asyncio.get_running_loop().create_task(self._clear_gang(order))
         self._clearing.add(task)
         task.add_done_callback(self._on_cleared)
@@ -306,7 +318,7 @@ class RankSupervisor:
     def _on_cleared(self, task: asyncio.Task[None]) -> None:
         self._clearing.discard(task)
         if not task.cancelled():
-            task.result()  # result() raises the task's error in the event loop, which ends the keeper.
+            task.result()  # result() raises the task's error in the event loop, which then ends the keeper.
 
     async def _clear_gang(self, order: instructions.ClearGang) -> None:
         names = set(order.replicas)
@@ -314,7 +326,7 @@ class RankSupervisor:
         kill_at = asyncio.get_running_loop().time() + order.grace_s
         empty_scans = 0
         reported = False
-        while empty_scans < 2:  # One scan may miss a process that is changing its parent at that moment.
+        while empty_scans < 2:  # A single search may miss a process whose parent is changing at that moment.
             self.reap()
             others = [rank.pid for rank in self._live.values() if rank.replica not in names]
             others += self._notifications
@@ -331,9 +343,11 @@ class RankSupervisor:
         self.send(events.GangCleared(self.place.host, order.gang, order.generation))
 
     def sweep(self, grace_s: float) -> None:
-        """Ends all descendants of this process. Reports HostSwept when none is left and the GPUs are released.
+        """Ends all descendants of this process.
 
-        Descendants of another user (sudo) cannot be ended and are not waited for.
+        Reports HostSwept when none is left and the driver has released the GPUs.
+
+        Descendants that belong to another user, for example after sudo, cannot be ended and are not waited for.
         """
         if self.gpu_acquisition is not None:
             self.gpu_acquisition.end()
@@ -351,7 +365,7 @@ class RankSupervisor:
             self._changed.set()
 
     async def swept(self) -> None:
-        """Waits for the end of a sweep, after which another sweep may begin. Raises the sweep's error."""
+        """Waits until a sweep has ended. Another sweep may begin after that. Raises the sweep's error."""
         if self._sweeping is not None:
             await self._sweeping
             self._sweeping = None
@@ -359,7 +373,7 @@ class RankSupervisor:
     async def _sweep(self) -> None:
         reported = False
         while self.reap():
-            # /proc may miss a process that is changing its parent, but waitpid finds every remaining child.
+            # A search of /proc may miss a process whose parent is changing, but waitpid finds every remaining child.
             everything = process_control.descendants(os.getpid())
             left = [pid for pid in everything if process_control.may_signal(pid)]
             if everything and not left:
@@ -375,7 +389,7 @@ class RankSupervisor:
         self.send(events.HostSwept(self.place.host))
 
     async def _wait_for_gpus(self, reported: bool) -> None:
-        """Waits until the driver has released the GPUs, which it usually does shortly after a process ends."""
+        """Waits until the driver has released the GPUs, which usually happens shortly after a process has ended."""
         loop = asyncio.get_running_loop()
         uuids = {uuid for replica in self._replicas.values() for uuid in replica["gpus"]}
         if not uuids:
@@ -388,7 +402,7 @@ class RankSupervisor:
             await asyncio.sleep(GPUS_EVERY_S)
 
     def _signal(self, left: list[int], kill_at: float, reported: bool) -> bool:
-        """Sends SIGTERM once to each process, and SIGKILL from the time `kill_at` on. Reports stuck processes once.
+        """Sends SIGTERM once to each process and, after the time `kill_at`, SIGKILL. Reports stuck processes once.
 
         Returns:
             Whether stuck processes have been reported.
@@ -412,7 +426,10 @@ class RankSupervisor:
             await asyncio.wait_for(self._changed.wait(), SWEEP_EVERY_S)
 
     def on_datagram(self, datagram: bytes) -> None:
-        """Stores a datagram's metrics. They are sent at the first step immediately, later at most once per second."""
+        """Stores a datagram's metrics.
+
+        They are sent immediately at the first step, and later at most once per second.
+        """
         name = self.metrics.take(datagram)
         if name is None:
             return

@@ -1,10 +1,10 @@
-"""Interpreters that are started early, import modules such as torch, and wait for the start of their rank.
+"""Interpreters that are started early, import modules such as torch, and then wait until their rank must start.
 
-They are started during the checks of a launch (`Keeper.warm`), and, while a run trains, as one spare per rank for a
-restart. The code that runs in the interpreter is `torchyard_agent.warm_start.sitecustomize`.
+They are started while a launch is checked (`Keeper.warm`) and, while a run trains, as one spare per rank for a restart.
+The code that runs in the interpreter is `torchyard_agent.warm_start.sitecustomize`.
 
-A rank behaves as if it were started at the handover: if its environment differs in a variable that is read at the start
-of the interpreter or at the import of torch, the process executes its command line again.
+A rank behaves as if its interpreter were started only when the rank starts: if a variable has changed that Python reads
+at its start or torch during its import, the process executes its command line again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ VARIABLE = "TORCHYARD_WARM_START"
 NO_INTERPRETER = 97
 SLICE_S = 0.02
 PAUSE_S = 0.08
-"""Pause after each SLICE_S of a spare's imports, so that a spare uses at most a fifth of a core. Its priority is not
-lowered, since raising it again for the rank requires privileges."""
+"""Pause in seconds after each SLICE_S of a spare's imports. A spare therefore uses at most a fifth of a core.
+Its priority is not lowered, because raising it again for the rank would require privileges."""
 CONFIRM_TIMEOUT_S = 1.0
-"""Time from a rank's start for an interpreter to confirm that it accepts orders; usually 0.1 s."""
+"""Time in seconds from the start of a rank for its interpreter to confirm that it accepts orders; usually 0.1 s."""
 SPARE_OOM_SCORE = 1000
-"""oom_score_adj of a spare: if memory is short, the kernel kills a spare rather than a rank."""
+"""The oom_score_adj of a spare. If memory is short, the kernel kills a spare rather than a rank."""
 _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
 
 log = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ Key = tuple[str, int]
 
 
 def is_set_late(name: str, secrets: Mapping[str, str]) -> bool:
-    """Returns whether only the script reads a variable, whose value may then change after the interpreter's start.
+    """Returns whether a variable may change after the interpreter has started, because only the script reads it.
 
-    Secrets may change, except for variables that the interpreter or torch reads when it starts.
+    Secrets may change, unless Python reads the variable at its start or torch during its import.
     """
     if name in _LATE or name.startswith(("TORCHYARD_", "TORCHELASTIC_")):
         return True
@@ -62,11 +62,11 @@ class _Interpreter(NamedTuple):
     argv: list[str]
     environment: dict[str, str]
     oom_score: str
-    """The original oom_score_adj of the process; "" if it was not changed."""
+    """The original oom_score_adj of the process, or "" if it was not changed."""
 
 
 class WarmInterpreters:
-    """The interpreters of a run that wait on this host."""
+    """The interpreters of a run that are waiting on this host."""
 
     def __init__(self) -> None:
         self._waiting: dict[Key, _Interpreter] = {}
@@ -95,14 +95,14 @@ class WarmInterpreters:
         *,
         spare: bool,
     ) -> None:
-        """Starts an interpreter that will execute `argv` in `folder`. Failures are logged.
+        """Starts an interpreter that will execute `argv` in `folder`. Errors are logged.
 
-        Has no effect if an interpreter is waiting for the rank, or an earlier one has failed.
+        Has no effect if an interpreter is already waiting for the rank, or an earlier one has failed.
 
         Args:
-            environment: The rank's environment as far as it is known, with a PYTHONPATH.
-            spare: Whether the interpreter is a spare, which imports slowly so that the training is not disturbed, and
-                which the kernel kills first if memory runs short.
+            environment: The rank's environment as far as it is known. It must contain PYTHONPATH.
+            spare: Whether the interpreter is a spare. A spare imports slowly, to not disturb the training, and is the
+                first process that the kernel kills if memory is short.
         """
         if key in self._waiting or key in self._failed:
             return
@@ -123,7 +123,10 @@ class WarmInterpreters:
     def _execute(
         argv: Sequence[str], environment: Mapping[str, str], folder: str, imports: Sequence[str]
     ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        """Returns the process and this keeper's end of its channel. Raises OSError, ValueError or SubprocessError."""
+        """Starts an interpreter, and returns its process and this keeper's end of the channel to it.
+
+        Raises OSError, ValueError or SubprocessError if this fails.
+        """
         ours, theirs = socket.socketpair()
         try:
             order = {"channel": theirs.fileno(), "argv": list(argv), "imports": list(imports)}
@@ -141,7 +144,7 @@ class WarmInterpreters:
                     umask=umask.of_login(),
                     preexec_fn=partial(_prepare_child, os.getpid()),
                 )
-        except BaseException:  # After an interrupt too, the channel must be closed.
+        except BaseException:  # The channel is also closed after KeyboardInterrupt or SystemExit.
             ours.close()
             raise
         finally:
@@ -151,7 +154,7 @@ class WarmInterpreters:
 
     @property
     def are_ready(self) -> bool:
-        """Whether all interpreters have finished their imports or ended."""
+        """Whether all interpreters have finished their imports or have ended."""
         return not self._importing
 
     def hand_over(
@@ -163,7 +166,7 @@ class WarmInterpreters:
         output: BinaryIO,
         cgroup: Cgroup | None,
     ) -> subprocess.Popen[bytes] | None:
-        """Turns the waiting interpreter into the rank. Returns its process, or None if the rank needs a new process."""
+        """Makes the waiting interpreter the rank. Returns its process, or None if the rank needs a new process."""
         known = self._waiting.get(key)
         if known is None:
             return None
@@ -202,14 +205,14 @@ class WarmInterpreters:
         return known.process
 
     def on_reaped(self, pid: int) -> None:
-        """Removes the interpreter with this PID, if there is one. It has ended and was reaped."""
+        """Removes the interpreter with this PID, if there is one. Called when the process has ended and was reaped."""
         for key, known in list(self._waiting.items()):
             if known.process.pid == pid:
                 known.process.returncode = 0
                 self._on_ended(key)
 
     def reap(self) -> None:
-        """Removes all interpreters that have ended. Used until another part of the keeper reaps children."""
+        """Removes all interpreters that have ended. Called until another part of the keeper reaps children."""
         for key, known in list(self._waiting.items()):
             if known.process.poll() is not None:
                 self._on_ended(key)
@@ -228,14 +231,15 @@ class WarmInterpreters:
     def _discard(self, key: Key) -> None:
         process = self._waiting[key].process
         process_control.send_group(process.pid, signal.SIGKILL)
-        process.returncode = -signal.SIGKILL  # The keeper reaps this process, so Popen must not wait for it.
+        # Another part of the keeper reaps this process, so Popen must not wait for it.
+        process.returncode = -signal.SIGKILL
         self._forget(key)
 
     def _on_channel(self, key: Key) -> None:
         """Reads a message from an interpreter, if there is one.
 
-        The interpreter reports that it accepts orders and that it has finished its imports; a closed channel means that
-        it has ended.
+        The interpreter reports that it accepts orders, and later that it has finished its imports. If the channel is
+        closed, the interpreter has ended.
         """
         known = self._waiting[key]
         word = b""
@@ -284,7 +288,7 @@ class WarmInterpreters:
 
 
 def _anonymous_file() -> IO[bytes]:
-    """Opens a file without a name, in memory if this Python supports it."""
+    """Opens a file without a name, in memory if this Python supports that."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
     import tempfile  # The module is imported here because only Python versions without memfd_create need it.

@@ -1,1 +1,1 @@
-"""The strategy DiLoCo: worker groups train independently, and every H steps an outer optimizer steps for all."""
+"""The strategy DiLoCo: worker groups train independently, and an outer optimizer averages them every H steps."""

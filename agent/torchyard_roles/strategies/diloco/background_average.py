@@ -9,7 +9,7 @@ from torchyard_roles.strategies.diloco.group_average import Outcome
 
 
 class BackgroundAverage:
-    """A thread that runs `call`, which averages a fragment. It starts at once."""
+    """Runs `call`, which averages a fragment, in a thread that starts immediately."""
 
     def __init__(self, call: Callable[[], Outcome]) -> None:
         self._call = call
@@ -19,21 +19,21 @@ class BackgroundAverage:
         self._thread.start()
 
     def wait(self) -> Outcome:
-        """Waits for the end of `call`, and returns its outcome or raises its error."""
+        """Waits until `call` has ended, and returns its result or raises its exception."""
         self._thread.join()
         if self._problem is not None:
             raise self._problem
         return self._outcome
 
     def abandon(self, within_s: float) -> None:
-        """Waits for the end of the thread, at most `within_s` seconds.
+        """Waits at most `within_s` seconds for the end of the thread.
 
-        Close the connections of the exchange first, so that it ends.
+        The caller must first close the connections of the exchange, which makes the thread end.
         """
         self._thread.join(within_s)
 
     def _run(self) -> None:
         try:
             self._outcome = self._call()
-        except BaseException as error:  # wait() raises this error again.
+        except BaseException as error:  # wait() raises the exception in the waiting thread.
             self._problem = error

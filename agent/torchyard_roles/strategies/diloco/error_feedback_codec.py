@@ -1,8 +1,8 @@
-"""The encoding of one group's differences and averages, and the errors that are added to the next ones.
+"""The encoding of one group's parameter differences and averages, with feedback of encoding errors.
 
-A group's error of an encoding is added to the values that it encodes in the next round, so that the error of the sum of
-all rounds stays that of one encoding. The owner of a slice does the same with the averages of its slice. The errors of
-an attempt are used only if its round is committed.
+A group adds the error of its last encoding to the values that it encodes next, so errors do not accumulate: the error
+of the sum over all rounds remains that of one encoding. The owner of a slice does the same for the averages of its
+slice. The errors of an attempt are used only if its round is committed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torchyard_roles.strategies.diloco.slice_server import Contribution
 
 
 class ErrorFeedbackCodec:
-    """The codec that all groups use, with the encoding errors of this group. Methods take the numbers of flat tensors.
+    """A codec with the encoding errors of this group. Methods take the numbers of flat tensors.
 
     Args:
-        has_feedback: Whether errors are kept. An exact codec has none.
+        has_feedback: Whether encoding errors are kept. An exact codec has none.
     """
 
     def __init__(self, codec: WireCodec, flats: Sequence[Flat], *, has_feedback: bool) -> None:
@@ -35,7 +35,7 @@ class ErrorFeedbackCodec:
         self._next_average_errors: dict[int, tuple[int, torch.Tensor]] = {}
 
     def encode(self, numbers: Sequence[int], differences: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Encodes the whole differences of a round."""
+        """Encodes all parameter differences of a round."""
         self._next_errors, self._next_average_errors = {}, {}
         encoded = []
         for number, values in zip(numbers, differences):
@@ -47,12 +47,12 @@ class ErrorFeedbackCodec:
         return encoded
 
     def empty(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Returns tensors for the encoded averages of a round."""
+        """Returns empty tensors with the sizes of a round's encoded averages."""
         sizes = [self.codec.size(self._flats[number].elements, self._flats[number].dtype) for number in numbers]
         return [torch.empty(size, dtype=torch.uint8, device="cpu") for size in sizes]
 
     def cut(self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int) -> list[torch.Tensor]:
-        """Returns slice `number` of `of` slices of encoded tensors."""
+        """Returns slice `number` of `of` equal slices of encoded tensors."""
         found = []
         for flat, whole in zip((self._flats[each] for each in numbers), encoded):
             elements = self.codec.cut(flat.elements, number, of)
@@ -63,9 +63,9 @@ class ErrorFeedbackCodec:
     def average(
         self, numbers: Sequence[int], contributions: Mapping[int, Contribution], number: int, of: int
     ) -> list[torch.Tensor]:
-        """Returns the encoded weighted average of a slice, summed in the order of groups.
+        """Returns the encoded weighted average of a slice. Values are summed in the order of groups.
 
-        It is 0 if all weights are 0.
+        The average is 0 if all weights are 0.
         """
         total = sum(each.weight for each in contributions.values())
         ordered = [contributions[group] for group in sorted(contributions)]
@@ -87,25 +87,25 @@ class ErrorFeedbackCodec:
         return found
 
     def decode(self, encoded: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
-        """Writes the average of a committed round to `out`, and keeps the errors of this round."""
+        """Writes the average of a committed round to `out`, and keeps the encoding errors of this round."""
         for whole, values in zip(encoded, out):
             self.codec.decode(whole, values)
         self.keep_errors()
 
     def keep_errors(self) -> None:
-        """Keeps the errors of the encodings of a committed round."""
+        """Keeps the encoding errors of a committed round for the next round."""
         self._errors |= self._next_errors
         self._average_errors |= self._next_average_errors
 
     def forget(self) -> None:
-        """Forgets all errors, when θ is replaced."""
+        """Forgets all encoding errors. Called when the outer parameters are replaced."""
         self._errors, self._average_errors = {}, {}
 
     def state(self) -> dict[str, Any]:
-        """Returns the errors for a checkpoint. No round may be in progress."""
+        """Returns the encoding errors, for a checkpoint. No round may be in progress."""
         return {"errors": self._errors, "average_errors": self._average_errors}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Loads the errors of a checkpoint of the same model."""
+        """Loads the encoding errors from a checkpoint of the same model."""
         if self._has_feedback:
             self._errors, self._average_errors = dict(state["errors"]), dict(state["average_errors"])

@@ -1,4 +1,4 @@
-"""The connections of the first parameter server to the others, which close rounds and save at its request."""
+"""The connections of the first parameter server to the other servers, which close rounds and save at its request."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CONNECT_S = 10.0
 
 
 class FollowerConnections:
-    """Two connections to each other server: one for requests, and one that detects the loss of the server.
+    """Two connections to each of the other servers: one for requests, and one that detects the loss of the server.
 
     Args:
-        on_loss: Called in a separate thread with the error if a server is lost before close().
+        on_loss: Called with the error in a separate thread if a server is lost before close() is called.
     """
 
     def __init__(
@@ -45,7 +45,10 @@ class FollowerConnections:
             thread.start()
 
     def ask(self, header: dict[str, Any], meanwhile: Callable[[], None]) -> list[dict[str, Any]]:
-        """Sends a request to all followers, calls `meanwhile`, and returns the answers. Raises PeerLost."""
+        """Sends a request to all other servers, calls `meanwhile`, and returns the answers.
+
+        Raises PeerLost if a server is lost.
+        """
         for connection in self._asked:
             connection.send(header)
         meanwhile()
@@ -69,7 +72,8 @@ class FollowerConnections:
     def _watch(self, connection: Connection) -> None:
         try:
             while True:
-                connection.receive()  # Followers send nothing on this connection.
+                # receive() returns only when the connection breaks, because the other server sends nothing on it.
+                connection.receive()
         except (PeerLost, ProtocolError) as error:
             if not self._is_closed:
                 self._on_loss(error)

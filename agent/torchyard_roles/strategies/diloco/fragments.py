@@ -15,8 +15,9 @@ def divide(
 ) -> list[list[torch.nn.Parameter]]:
     """Divides the trained parameters by modules into fragments of similar size in bytes.
 
-    Modules are added in order: first one to each fragment, then each to the smallest fragment so far. So fragments have
-    modules from all parts of the model. There are at most as many fragments as modules with trained parameters.
+    Modules are assigned in order: the first modules to one fragment each, and every further module to the fragment that
+    is smallest at this time. Each fragment therefore has modules from all parts of the model. There are at most as many
+    fragments as modules with trained parameters.
     """
     left = {id(each): each for each in trained}
     order = list(left.values())
@@ -28,12 +29,12 @@ def divide(
             own = [left.pop(id(each)) for each in module.parameters(recurse=False) if id(each) in left]
             if own:
                 modules.append(own)
-    modules += [[each] for each in left.values()]  # Parameters of the optimizer that belong to no module.
+    modules += [[each] for each in left.values()]  # Parameters that belong to no module are added last.
     fragments = min(fragments, len(modules))
     found: list[list[torch.nn.Parameter]] = [[] for _ in range(fragments)]
     sizes = [0] * fragments
     for number, module_parameters in enumerate(modules):
-        # The first modules are assigned in turn, since a module may have no elements.
+        # Each fragment gets one of the first modules, because the size of a module may be 0.
         smallest = number if number < fragments else sizes.index(min(sizes))
         found[smallest] += module_parameters
         sizes[smallest] += sum(each.numel() * each.element_size() for each in module_parameters)
@@ -41,7 +42,7 @@ def divide(
 
 
 def steps_before(fragment: int, fragments: int, inner_steps: int) -> int:
-    """Returns the number of steps between the sending of the previous fragment and of this one.
+    """Returns the number of steps from sending the previous fragment to sending this one.
 
     With P fragments and H inner steps, fragment p is sent after ⌊(p+1)·H/P⌋ steps.
     """

@@ -1,10 +1,11 @@
-"""The average of all worker groups' differences: a reduce-scatter and an all-gather among the groups' first ranks.
+"""Averages the parameter differences of all worker groups by a reduce-scatter and an all-gather of their first ranks.
 
 Each member of a round owns a slice. It receives this slice of every other member's differences, and sends back their
 weighted average. With G members and M bytes of differences, a group sends 2M(G−1)/G bytes per round and receives as
 many. Either all members apply the average of a round or none of them does (`round_state`): the round is committed in
-the join store when each member has received all slices. Members that are lost before that are left out of the next
-attempt; they return at the end of a later round, with θ and m of a current member.
+the join store when each member has received all slices. Members that are lost before the commit are left out of the
+next attempt. They return at the end of a later round, with the outer parameters θ and the momentum m of a current
+member.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ from torchyard_roles.strategies.diloco.slice_server import (
 
 CHIEF = 0
 HOST_WAIT_S = 600.0
-"""Longest wait for the other groups at the start, and for the chief's group."""
+"""Longest time in seconds to wait for the other groups at the start, and for the chief's group."""
 RECOVER_S = 12.0
-"""Longest wait in seconds of a restarted chief for the other groups, if none of them trains."""
+"""Longest time in seconds for which a restarted chief waits for the other groups, if none of them trains."""
 LOOK_EVERY_S = 0.1
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
 
 
 class Outcome(enum.IntEnum):
-    """The result of a start or of a round: what has happened to a group's parameters."""
+    """The result of the start or of a round for a group's parameters."""
 
     KEPT = 0
     """The parameters are still those of the restored checkpoint or of the script."""
     AVERAGED = 1
-    """The average of the round is complete."""
+    """The parameters are averaged with those of the other groups."""
     REPLACED = 2
-    """θ and m are those of another group."""
+    """The outer parameters and the momentum were replaced by those of another group."""
     POSTPONED = 3
-    """A member has stopped: the round is attempted again after the next step, unless this group stops too."""
+    """A member has stopped. The round is attempted again after the next step, unless this group stops too."""
     ENDED = 4
-    """The other groups have finished training without this one."""
+    """The other groups have finished training without this group."""
 
 
 class GroupAverage:
@@ -64,7 +65,8 @@ class GroupAverage:
 
     Args:
         own: The address of this group's first rank, at which `listener` listens.
-        rest: Frozen parameters and buffers that are not averaged. A group takes them together with θ.
+        rest: Frozen parameters and buffers that are not averaged. A group receives them together with the outer
+            parameters.
         wire: The encoding of differences and averages.
         fragments: The number of the model's parts that are averaged in turn.
     """
@@ -125,7 +127,8 @@ class GroupAverage:
         """Closes all connections and ends all threads.
 
         Args:
-            has_stopped: Whether this group stops gracefully, in which case waiting members postpone their round.
+            has_stopped: Whether this group stops gracefully. In this case, members that are waiting postpone their
+                round.
         """
         if has_stopped and self._process:
             with suppress(RolesError):
@@ -134,17 +137,17 @@ class GroupAverage:
         self._server.close()
 
     def start(self, round_: int, lineage: str) -> Outcome:
-        """Becomes a member, and loads θ and m of another group unless this group keeps its own.
+        """Becomes a member, and loads another group's outer parameters and momentum unless this group keeps its own.
 
         The chief's group defines the first members, once all groups can be reached or after `host_wait_s`. If a group
         starts later, it becomes a member at the end of the current round.
 
         Args:
-            round_: The number of rounds in the restored checkpoint, or -1.
-            lineage: The training of that checkpoint.
+            round_: The number of rounds in the restored checkpoint, or -1 if there is none.
+            lineage: The ID of the training to which that checkpoint belongs.
 
         Raises:
-            RolesError: No group with parameters to start from can be reached, or the join store is lost.
+            RolesError: No group that has parameters can be reached, or the join store is lost.
         """
         self._process = os.urandom(8).hex()
         announcement = Announcement(self._process, *self._own, round_, lineage)
@@ -164,7 +167,7 @@ class GroupAverage:
                 if not self._trains(state):
                     self._define_members(announcement)
                     if round_ < 0:
-                        round_ = 0  # The chief's parameters are the parameters of round 0.
+                        round_ = 0  # Round 0 begins with the chief's parameters.
                 probed_at = time.monotonic()
             waited_s = time.monotonic() - began
             if waited_s > self._host_wait_s + RECOVER_S:
@@ -175,7 +178,7 @@ class GroupAverage:
             time.sleep(LOOK_EVERY_S)
 
     def unpack_rest(self) -> None:
-        """Writes frozen parameters and buffers that are not averaged to the model, if another group has sent them."""
+        """Loads frozen parameters and buffers that are not averaged into the model, if another group has sent them."""
         if self._taken_rest is not None:
             self._rest.unpack(self._taken_rest)
             self._taken_rest = None
@@ -188,16 +191,16 @@ class GroupAverage:
         has_finished: bool,
         fragment: int | None = None,
     ) -> Outcome:
-        """Replaces this group's differences by the average of all members, once all have called this method.
+        """Replaces this group's parameter differences by the average over all members, once all members call this.
 
-        It may run in a background thread, since it does not change the model.
+        This method may run in a background thread, because it does not change the model.
 
         Args:
-            fragment: The fragment that the differences belong to, or None for all.
+            fragment: The fragment to which the differences belong, or None for the whole model.
             has_finished: Whether this group takes no further steps.
 
         Returns:
-            AVERAGED or POSTPONED; REPLACED or ENDED if the other groups have considered this group lost.
+            AVERAGED or POSTPONED, or if the other groups consider this group lost, REPLACED or ENDED.
         """
         numbers = self._outer.numbers(fragment)
         encoded = self._wire.encode(numbers, differences)
@@ -228,7 +231,7 @@ class GroupAverage:
         return len(self._state.members) if self._state is not None else 0
 
     def _square(self, numbers: Sequence[int], values: Sequence[torch.Tensor]) -> float:
-        """Returns the sum of the squared values of flat tensors, without those of buffers."""
+        """Returns the sum of the squared values of flat tensors, except flat tensors of buffers."""
         pairs = zip(numbers, values)
         return sum(float(each.dot(each)) for number, each in pairs if not self._outer.flats[number].is_buffer)
 
@@ -246,7 +249,10 @@ class GroupAverage:
         averages: Sequence[torch.Tensor],
         own: Contribution,
     ) -> Outcome | None:
-        """Attempts the round of `state`, and fills `averages`. Returns None if this attempt was abandoned."""
+        """Attempts the round of `state`, and writes the result to `averages`.
+
+        Returns None if the attempt was abandoned.
+        """
         epoch, members, mailbox = state.epoch, sorted(state.members), self._mailbox
         numbers = self._outer.numbers(fragment)
         of = len(members)
@@ -307,7 +313,8 @@ class GroupAverage:
                 with mailbox.changed:
                     is_quiet = not mailbox.changed.wait_for(is_due, PROBE_EVERY_S)
                 if is_quiet:
-                    self._refresh()  # A watch may report a change late, for example after a reconnection to the store.
+                    # The watch may report a change late, for example after a reconnection to the join store.
+                    self._refresh()
         finally:
             for each in exchanges.values():
                 each.cancel()
@@ -335,7 +342,7 @@ class GroupAverage:
         lost: Mapping[int, PeerLost | ProtocolError],
         contributions: Mapping[int, Contribution],
     ) -> None:
-        """Abandons an attempt, or commits it if all members had received the average before they were lost."""
+        """Abandons an attempt in which members were lost, or commits it if all members had received the average."""
         if self._store.add(f"{DONE}/{state.epoch}", 0) >= len(state.members):
             self._commit(state, contributions)
             return
@@ -348,7 +355,7 @@ class GroupAverage:
         self._replace(state, state.without(list(lost), is_postponed=has_stopped))
 
     def _joining(self, state: RoundState) -> dict[int, Announcement]:
-        """Returns the groups that are not members and have announced a process that was never lost."""
+        """Returns the groups that are not members and have announced a process that has not been lost since."""
         found = {}
         for group in range(self._groups):
             text = None if group in state.members else self._store.try_get(f"{HERE}/{group}")
@@ -366,7 +373,7 @@ class GroupAverage:
             self._refresh()
 
     def _define_members(self, own: Announcement) -> None:
-        """Defines the first members, or new members after all members have been lost."""
+        """Sets the members of the first round, or of the next round if all members were lost."""
         before = self._state
         here = {CHIEF: own}
         deadline = time.monotonic() + (self._host_wait_s if before is None else RECOVER_S)
@@ -396,7 +403,10 @@ class GroupAverage:
         return any(self._calls.has_begun(each.peer) for group, each in members.items() if group != self._group)
 
     def _take(self, state: RoundState) -> bool:
-        """Loads θ and m of the current round from a member. Returns whether a member has sent them."""
+        """Loads the outer parameters and momentum of the current round from a member.
+
+        Returns whether one has sent them.
+        """
         for group in sorted(state.members, key=lambda group: (group != state.source, group)):
             if group == self._group:
                 continue
@@ -428,7 +438,7 @@ class GroupAverage:
         return PeerLost("the chief's worker group", "another host", why)
 
     def _replace(self, before: RoundState | None, after: RoundState) -> None:
-        """Replaces the state `before`, unless another group has replaced it."""
+        """Replaces the shared state, unless another group has changed it since `before`."""
         expected = before.encoded() if before is not None else None
         self._see(self._store.compare_set(KEY, expected, after.encoded()))
 
@@ -438,7 +448,7 @@ class GroupAverage:
             self._see(text)
 
     def _see(self, text: bytes) -> None:
-        """Adopts a state if it is newer than the known state. Called on any thread."""
+        """Stores a state that is newer than the known state. May be called by any thread."""
         state = RoundState.decoded(text)
         with self._mailbox.changed:
             if self._state is None or state.epoch > self._state.epoch:

@@ -1,7 +1,8 @@
-"""A parameter server of DiLoCo: it holds a slice of θ and m, and averages the differences that groups push.
+"""A parameter server of DiLoCo, which averages the differences that groups push.
 
-The first server is the *lead*: it decides when a round closes, and the others, its followers, close the round with the
-same differences. The lead reports a new round to the groups once all servers have closed it.
+Each server holds a slice of the outer parameters θ and of the momentum m. The first server, the *lead*, decides when a
+round closes. The other servers, its followers, close the round with the same differences. The lead reports a new round
+to the groups once all servers have closed it.
 
 group                                              server
    | push: base, difference                  --->    |  each server keeps its slice
@@ -10,8 +11,8 @@ group                                              server
    | pull                                    --->    |
    | <--- θ                                          |  from each server
 
-The lead considers a group lost when its connection for `join` breaks. The loss of a server ends the others, so that
-keepers restart the trainers from their checkpoint with all servers.
+The lead considers a group lost when the group's connection for `join` breaks. If a server is lost, the others end too,
+and keepers restart the trainers from their checkpoint with all servers.
 """
 
 from __future__ import annotations
@@ -47,22 +48,22 @@ from torchyard_roles.strategy_options import Options
 
 SERVICE = "diloco-server"
 ENDED = "diloco/ended"
-"""Key in the join store that is set when training has ended."""
+"""Key that is set in the join store when training has ended."""
 HOST_WAIT_S = 600.0
-"""Longest wait for groups that have not started, and for the chief's group at the end."""
+"""Longest time in seconds to wait for groups that have not started, and for the chief's group at the end."""
 LOOK_EVERY_S = 1.0
 PARTING_S = 5.0
-"""Longest wait in seconds for the groups after the loss of a server, and at the end for threads of connections."""
+"""Longest time in seconds to wait for the groups after the loss of a server, and for connection threads at the end."""
 EXIT_RESERVE_S = 1.0
-"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds of the grace period after SIGTERM that is reserved for the exit."""
 
 
 class OuterServer:
     """One parameter server of DiLoCo.
 
     Args:
-        servers: All servers; `index` is the number of this one.
-        on_end: Called on the lead when training has ended.
+        servers: The addresses of all servers. `index` is the number of this server.
+        on_end: Called on the first server when training has ended.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class OuterServer:
         self._saved_step: int | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Handles requests until training has ended or stop() is called, and then closes the listener."""
+        """Handles requests until training has ended or stop() is called, and then closes `listener`."""
         admission = Admission(listener, self._key, self.name)
         listener.settimeout(0.5)
         try:
@@ -133,7 +134,10 @@ class OuterServer:
             self._changed.notify_all()
 
     def finish_soon(self, within_s: float) -> None:
-        """Ends serve() when no group or lead is connected, at most `within_s` later. Called by a signal handler."""
+        """Ends serve() once no client is connected, and after `within_s` seconds at the latest.
+
+        A signal handler may call this.
+        """
         threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def _finish(self, within_s: float) -> None:
@@ -141,7 +145,8 @@ class OuterServer:
             self._changed.wait_for(lambda: self._ends or not self._connections_of_others(), timeout=within_s)
             rounds = self._rounds
             if rounds is not None and not rounds.has_ended and not self._failure and self._saved_step is not None:
-                # Groups that stopped after the chief's checkpoint may have pushed since.
+                # The checkpoint is saved again, because groups may have pushed between the chief's checkpoint and their
+                # stop.
                 with contextlib.suppress(RolesError, OSError):
                     self._save(self._saved_step)
         self.stop()
@@ -169,7 +174,7 @@ class OuterServer:
         try:
             self._serve_caller(connection, introduction)
         except PeerLost:
-            pass  # The connection for `join` reports the loss of its group.
+            pass  # The loss of a group is handled when its connection for `join` breaks.
         except (RolesError, KeyError, ValueError, TypeError) as error:
             log(self.name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:
@@ -192,8 +197,6 @@ class OuterServer:
         else:
             connection.refuse(f"{self.name} averages worker groups, and offers no other service.")
 
-    # Requests of the lead
-
     def _follow(self, connection: Connection) -> None:
         while True:
             header = connection.receive()
@@ -209,11 +212,9 @@ class OuterServer:
                 try:
                     connection.receive()
                 finally:
-                    self.stop()  # The lead has ended.
+                    self.stop()  # This connection ends when the first server has ended.
             else:
                 raise ProtocolError(f"{operation!r} is not an operation")
-
-    # Requests of groups
 
     def _answer_group(self, connection: Connection, group: int, process: str) -> None:
         while True:
@@ -249,7 +250,7 @@ class OuterServer:
                 raise ProtocolError(f"{operation!r} is not an operation")
 
     def _receive_push(self, connection: Connection, group: int, base: int) -> None:
-        """Receives and decodes a difference."""
+        """Receives and decodes the parameter differences that a group pushes."""
         codec = self._slice.codec
         difference = self._slice.empty()
         encoded = [
@@ -261,7 +262,7 @@ class OuterServer:
         self._slice.put(group, base, difference)
 
     def _send_pull(self, connection: Connection, known: int) -> None:
-        """Sends the changes of the sent parameters since the round `known`, or all their values."""
+        """Sends a group the changes of the parameters since round `known`, or all values if changes are missing."""
         changes = self._slice.changes_since(known) if known >= 0 else None
         if changes is None:
             round_, sent = self._slice.sent()
@@ -273,7 +274,7 @@ class OuterServer:
             send_tensors(connection, change)
 
     def _begin(self, connection: Connection, header: dict[str, Any]) -> None:
-        """Receives the slice of θ and m from the chief's group."""
+        """Receives this server's slice of the initial outer parameters and momentum from the chief's group."""
         shapes = [(int(elements), dtype_of(str(name)), bool(buffer)) for elements, name, buffer in header["shapes"]]
         theta = [torch.empty(elements, dtype=dtype, device="cpu") for elements, dtype, _ in shapes]
         momentum = [torch.empty_like(each) for each in theta]
@@ -291,7 +292,7 @@ class OuterServer:
         connection.send({})
 
     def _restore(self, step: int) -> dict[str, Any]:
-        """Loads this server's part of a checkpoint of the chief's group."""
+        """Loads this server's part of the checkpoint from which the chief's group resumes."""
         state = self._checkpoint.read(step) if self._checkpoint is not None else None
         if state is None or "shapes" not in state:
             return {"empty": True}
@@ -303,7 +304,7 @@ class OuterServer:
         return {"round": self._slice.round, "lineage": self._lineage, "shapes": state["shapes"]}
 
     def _open(self, header: dict[str, Any]) -> None:
-        """Lets the groups train, on the lead, once all servers have their slices."""
+        """On the first server, lets the groups train once all servers have their slices."""
         with self._changed:
             if self._rounds is not None:
                 return
@@ -316,7 +317,7 @@ class OuterServer:
             threading.Thread(target=self._run_rounds, args=(self._rounds,), name="diloco-rounds", daemon=True).start()
 
     def _attend(self, connection: Connection, group: int, process: str, header: dict[str, Any]) -> None:
-        """Lets a group take part until it stops or its connection breaks."""
+        """Lets a group take part in rounds until it stops or its connection breaks."""
         with self._changed:
             self._changed.wait_for(lambda: self._rounds is not None or self._ends)
             rounds = self._rounds
@@ -356,10 +357,12 @@ class OuterServer:
             self._changed.notify_all()
 
     def _commit(self, group: int, process: str, header: dict[str, Any]) -> dict[str, Any]:
-        """Adds a difference, which all servers have received, to the open round.
+        """Adds a group's difference to the open round, and waits until the group may continue.
+
+        All servers have received it.
 
         Returns:
-            The answer, once the group may continue.
+            The answer to the group.
         """
         base = int(header["base"])
         with self._changed:
@@ -381,8 +384,6 @@ class OuterServer:
             if is_withdrawn():
                 return {"postponed": True}
             return {"round": rounds.round, "has_ended": rounds.has_ended}
-
-    # The lead's decisions
 
     def _run_rounds(self, rounds: Rounds) -> None:
         began = time.monotonic()
@@ -439,7 +440,7 @@ class OuterServer:
         self._followers.ask(header, lambda: self._slice.close(used, rounds.pushed, lr, momentum))
 
     def _save(self, step: int) -> str:
-        """Saves the parts of all servers, between two rounds. Returns the problem, or ""."""
+        """Saves the parts of all servers between two rounds. Returns an error message, or "" if all parts are saved."""
         rounds = self._rounds
         if rounds is None or self._followers is None or self._checkpoint is None:
             return "training has not begun"
@@ -470,7 +471,7 @@ class OuterServer:
             self._fail(error.message)
 
     def _fail(self, why: str) -> None:
-        """Ends training, after which the keepers restart the groups. The caller must hold the lock."""
+        """Ends training because of an error. The keepers then restart the groups. The caller must hold the lock."""
         if self._failure or self._ends or (self._rounds is not None and self._rounds.has_ended):
             return
         self._failure = f"{why} All groups start again from their checkpoints."
@@ -494,7 +495,10 @@ def pairs(items: Sequence[Sequence[Any]]) -> dict[int, int]:
 
 
 def serve(environment: Environment) -> None:
-    """Runs this process as a parameter server until training has ended. Raises EnvironmentProblem."""
+    """Runs this process as a parameter server until training has ended.
+
+    Raises EnvironmentProblem if it cannot start.
+    """
     servers = [Peer(*each) for each in environment.peers.ps]
     names = [server.name for server in servers]
     if environment.replica not in names:
@@ -527,7 +531,7 @@ def serve(environment: Environment) -> None:
         with ServingReports(environment, server.figures, server.traffic):
             server.serve(listener)
     finally:
-        # Only the exit remains, which the signal must not interrupt.
+        # Another SIGTERM must not interrupt the exit.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if store is not None:
             store.close()

@@ -1,8 +1,8 @@
-"""One server's slice of θ and m, with the differences that groups have pushed to it.
+"""One server's slice of the outer parameters θ and the momentum m, and the differences that groups have pushed.
 
-With a quantised wire, groups do not receive θ itself but the changes of the *sent* parameters, which follow θ: a change
-is the encoded difference between θ and the sent parameters, so that its error is part of the next change. All groups
-hold the sent parameters of some round, and measure their differences against them.
+With a quantized encoding, groups do not receive θ itself but the changes of the *sent* parameters, which approximate θ.
+A change is the encoded difference between θ and the sent parameters, so the encoding error of a change is part of the
+next change. All groups hold the sent parameters of some round, and compute their differences from them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Shape = tuple[int, torch.dtype, bool]
 
 
 class OuterSlice:
-    """The slice, empty until begin() or load(). All methods are thread-safe.
+    """One server's slice, which is empty until begin() or load() is called. All methods are thread-safe.
 
     Args:
-        codec: The encoding of differences and changes.
+        codec: The encoding of the groups' differences and of the changes of the sent parameters.
     """
 
     def __init__(self, codec: WireCodec) -> None:
@@ -42,7 +42,7 @@ class OuterSlice:
 
     @property
     def round(self) -> int:
-        """The number of closed rounds, or -1 before the slice exists."""
+        """The number of closed rounds, or -1 as long as the slice is empty."""
         return self._outer.round
 
     def begin(
@@ -61,7 +61,7 @@ class OuterSlice:
             self._changes = {}
 
     def empty(self) -> list[torch.Tensor]:
-        """Returns tensors of zeros for a difference or a copy of θ."""
+        """Returns tensors of zeros with the sizes of the slice."""
         return self._outer.empty()
 
     def shapes(self) -> list[Shape]:
@@ -72,12 +72,12 @@ class OuterSlice:
             self._differences[group, base] = difference
 
     def sent(self) -> tuple[int, list[torch.Tensor]]:
-        """Returns the round, and a copy of the sent parameters."""
+        """Returns the number of the round, and a copy of the parameters as sent to the groups."""
         with self._lock:
             return self._outer.round, [each.clone() for each in self._sent or self._outer.theta]
 
     def changes_since(self, round_: int) -> list[list[torch.Tensor]] | None:
-        """Returns the encoded changes of all rounds after `round_`; None if one of them has been deleted."""
+        """Returns the encoded changes of all rounds after `round_`, or None if one of them is no longer stored."""
         with self._lock:
             rounds = range(round_ + 1, self._outer.round + 1)
             return [self._changes[each] for each in rounds] if all(each in self._changes for each in rounds) else None
@@ -86,7 +86,8 @@ class OuterSlice:
         """Averages the differences of a round in the given order, and takes a step of the outer optimizer.
 
         Args:
-            pushed: The last base that each group has pushed. All differences up to this base are deleted.
+            pushed: The last base of each group's differences. All differences with this base or an earlier one are
+                deleted.
         """
         with self._lock:
             if not all(push.key in self._differences for push in used):
@@ -99,7 +100,7 @@ class OuterSlice:
                 self._change_sent()
 
     def _change_sent(self) -> None:
-        """Encodes the difference between θ and the sent parameters, and applies this change to the sent parameters."""
+        """Encodes the difference between outer and sent parameters, and adds it to the sent parameters."""
         changes = []
         for theta, sent in zip(self._outer.theta, self._sent):
             change = self.codec.encode(theta - sent)
@@ -112,7 +113,7 @@ class OuterSlice:
             del self._changes[min(self._changes)]
 
     def _average(self, used: Sequence[Push]) -> list[torch.Tensor]:
-        """Returns the weighted average of differences, summed in the given order. It is 0 if all weights are 0."""
+        """Returns the weighted average of differences, summed in the given order, or 0 if all weights are 0."""
         total = sum(push.weight for push in used)
         sums = self.empty()
         for push in used:
@@ -122,7 +123,7 @@ class OuterSlice:
         return sums
 
     def state(self, pending: Sequence[Push]) -> dict[str, Any]:
-        """Returns the state for a checkpoint: copies of θ, m and the sent parameters, and pending differences."""
+        """Returns the state for a checkpoint: outer parameters, momentum, sent parameters and pending differences."""
         with self._lock:
             return {
                 **self._outer.state(),
@@ -132,7 +133,7 @@ class OuterSlice:
             }
 
     def load(self, state: Mapping[str, Any]) -> list[Push]:
-        """Loads a checkpoint, and returns the pushes of its open round."""
+        """Loads the state from a checkpoint, and returns the pushes of its open round."""
         shapes = [(int(elements), dtype_of(name), bool(buffer)) for elements, name, buffer in state["shapes"]]
         self.begin(shapes, state["theta"], state["momentum"], int(state["round"]))
         if self._sent and state.get("sent"):
@@ -145,7 +146,7 @@ class OuterSlice:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Returns the dtype of an outer parameter by its name. Raises ProtocolError."""
+    """Returns the dtype of an outer parameter by its name. Raises ProtocolError if the name is unknown."""
     for dtype in (torch.float32, torch.float64):
         if str(dtype) == name:
             return dtype

@@ -39,26 +39,32 @@ class Flat:
         return values
 
     def scatter(self, values: torch.Tensor) -> None:
-        """Writes values to the tensors, untracked by autograd: between steps, no graph needs the old values."""
+        """Writes values to the tensors.
+
+        Autograd does not track this, because between steps no graph needs the old values.
+        """
         for part, tensor in self._parts(values):
             _real(tensor).copy_(part)
 
-    def collect(self) -> None:  # Whole tensors need no collective calls.
-        """Makes the values of a sharded group available to gather(). Called by all ranks of a group."""
+    def collect(self) -> None:  # Tensors that are not sharded need no collective calls.
+        """If the group shards its model, gathers the values for gather().
+
+        All ranks of the group must call this method.
+        """
 
     def spread(self, device: torch.device, *, is_first: bool) -> None:
-        """Sets the tensors of all ranks of a group to the first rank's values. Called by all ranks.
+        """Sets the tensors on all ranks of a group to the first rank's values. All ranks must call this method.
 
         Args:
-            device: The device of the group's collective calls.
+            device: The device that the group's collective calls use.
         """
         values = self.gather().to(device)
         dist.broadcast(values, src=0)
         if not is_first:
             self.scatter(values)
 
-    def release(self) -> None:  # Only a sharded group keeps values.
-        """Frees the values of collect()."""
+    def release(self) -> None:  # Only a sharded group has gathered values to free.
+        """Frees the values that collect() has gathered."""
 
     def _parts(self, values: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         start = 0
@@ -85,7 +91,7 @@ def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]
 class OuterParameters:
     """The parameters θ and the momentum m of one group's outer optimizer, with the number of finished rounds.
 
-    One thread at a time changes these values, and the threads of a server send copies to other groups.
+    Only one thread at a time may change these values. The threads of a server send copies of them to other groups.
     """
 
     def __init__(self, flats: Sequence[Flat]) -> None:
@@ -97,11 +103,11 @@ class OuterParameters:
         """Guards θ, m and `round`; notified when they are replaced or stepped."""
 
     def numbers(self, fragment: int | None = None) -> list[int]:
-        """Returns the numbers of a fragment's flat tensors, or of all."""
+        """Returns the numbers of a fragment's flat tensors, or of all flat tensors if `fragment` is None."""
         return [number for number, flat in enumerate(self.flats) if fragment is None or flat.fragment == fragment]
 
     def begin(self, round_: int = 0) -> None:
-        """Sets θ to the parameters of the model, and m to 0."""
+        """Sets the outer parameters to the parameters of the model, and the momentum to 0."""
         theta = [flat.gather() for flat in self.flats]
         self.load(theta, self.empty(), round_)
 
@@ -115,12 +121,12 @@ class OuterParameters:
             self.changed.notify_all()
 
     def copies(self) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
-        """Returns the round, and copies of θ and m."""
+        """Returns the number of the round, and copies of the outer parameters and momentum."""
         with self.changed:
             return self.round, [each.clone() for each in self.theta], [each.clone() for each in self.momentum]
 
     def differences(self, fragment: int | None = None) -> list[torch.Tensor]:
-        """Returns Δ_g = θ − θ_g of this group."""
+        """Returns the differences Δ_g = θ − θ_g between the outer parameters and this group's parameters."""
         found = []
         for number in self.numbers(fragment):
             values = self.flats[number].gather()
@@ -129,7 +135,7 @@ class OuterParameters:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def step(self, average: Sequence[torch.Tensor], lr: float, momentum: float, fragment: int | None = None) -> None:
-        """Takes a step of the outer optimizer, and finishes the round. `average` may be overwritten."""
+        """Takes a step of the outer optimizer and counts the round as finished. May overwrite `average`."""
         with self.changed:
             for number, delta in zip(self.numbers(fragment), average):
                 theta, buffer = self.theta[number], self.momentum[number]
@@ -145,19 +151,19 @@ class OuterParameters:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def install(self, fragment: int | None = None, mixing: float = 0.0) -> None:
-        """Merges θ into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
+        """Merges the outer parameters into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
         for number in self.numbers(fragment):
             flat, theta = self.flats[number], self.theta[number]
             flat.scatter(flat.gather().mul_(mixing).add_(theta, alpha=1 - mixing) if mixing else theta)
 
     def state(self) -> dict[str, Any]:
-        """Returns copies for a checkpoint."""
+        """Returns copies of the outer parameters and momentum, for a checkpoint."""
         round_, theta, momentum = self.copies()
         return {"round": round_, "theta": theta, "momentum": momentum}
 
 
 def _outer_dtype(tensor: torch.Tensor) -> torch.dtype | None:
-    """Returns the dtype of a tensor's outer parameters; None for values that cannot be averaged."""
+    """Returns the dtype of a tensor's outer parameters, or None if the tensor's values cannot be averaged."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     return torch.float64 if tensor.dtype in (torch.float64, torch.complex128) else torch.float32

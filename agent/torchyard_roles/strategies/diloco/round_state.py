@@ -1,9 +1,9 @@
-"""The state of the rounds that all worker groups share: one value in the join store.
+"""The state of the rounds, which all worker groups share as one value in the join store.
 
-Each change replaces the value only if it is still the value from which the change was computed. So there is one
-sequence of states for all groups, and each state has a number, its *epoch*. A round is attempted by its members; it is
-*committed* when each of them has received the whole average, or *abandoned* when a member is lost, and attempted again
-without it.
+A change replaces the value only if it is still the value from which the change was computed. Therefore all groups see
+the same sequence of states, and each state has a number, its *epoch*. A round is attempted by its members. It is
+*committed* when each of them has received the whole average. If a member is lost before, the attempt is *abandoned*,
+and the round is attempted again without that member.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torchyard_roles.exchange.tensor_connection import Peer
 
 KEY = "diloco/state"
 HERE = "diloco/here"
-"""Prefix of the keys by which groups announce themselves."""
+"""Prefix of the join store keys by which groups announce themselves."""
 STOPPED = "diloco/stopped"
-"""Prefix of the keys of groups that have stopped gracefully. The value is the ID of the process."""
+"""Prefix of the join store keys of groups that have stopped gracefully. The value is the ID of the group's process."""
 DONE = "diloco/done"
-"""Prefix of the counters of members that have received the average of an epoch."""
+"""Prefix of the join store keys that count the members which have received the average of an epoch."""
 
 
 class Announcement(NamedTuple):
-    """The process of a group's first rank, and the checkpoint that it has restored."""
+    """What a group announces about itself: its first rank's process, and the checkpoint from which it resumes."""
 
     process: str
     """A random ID of the process, which differs after a restart."""
@@ -32,9 +32,9 @@ class Announcement(NamedTuple):
     address: str
     port: int
     round: int
-    """The number of rounds in the checkpoint, or -1 without a checkpoint."""
+    """The number of rounds in the restored checkpoint, or -1 if there is none."""
     lineage: str
-    """The ID of the training that the checkpoint belongs to."""
+    """The ID of the training to which the restored checkpoint belongs."""
 
     @property
     def peer(self) -> Peer:
@@ -58,19 +58,19 @@ class RoundState:
     lineage: str
     members: dict[int, Announcement]
     source: int
-    """The group from which the first members take θ and m, unless they are in `keep`."""
+    """The group from which the first members load outer parameters and momentum. Groups in `keep` do not load them."""
     keep: tuple[int, ...] = ()
-    """Groups that keep their own θ and m, which are those of the current round."""
+    """The groups that already have the current round's outer parameters and momentum, and keep them."""
     committed: int = 0
-    """The epoch whose attempt was committed last."""
+    """The last epoch whose attempt was committed."""
     postponed: int = 0
-    """An epoch that was abandoned because a member has stopped; its members take a step before the next attempt."""
+    """An epoch that was abandoned because a member stopped. The other members take a step before the next attempt."""
     is_idle: bool = False
     """Whether all members have finished and wait for the chief's group."""
     has_ended: bool = False
     finished: int = 0
-    """The number of consecutive rounds, up to the last one, in which all members had finished. At the end there is one
-    for each fragment."""
+    """The number of consecutive rounds until now in which all members had finished training.
+    Training ends after one such round for each fragment."""
     dropped: tuple[str, ...] = ()
     """The IDs of processes that were lost."""
 
@@ -85,7 +85,7 @@ class RoundState:
         return cls(**fields)
 
     def without(self, groups: list[int], *, is_postponed: bool) -> RoundState:
-        """Returns the state after an attempt in which members were lost."""
+        """Returns the state that follows an attempt in which members were lost."""
         return replace(
             self,
             epoch=self.epoch + 1,
@@ -95,10 +95,10 @@ class RoundState:
         )
 
     def after_round(self, joining: dict[int, Announcement], *, has_finished: bool, fragments: int = 1) -> RoundState:
-        """Returns the state after a committed attempt. Joining groups are members of the next round.
+        """Returns the state that follows a committed attempt. Groups in `joining` become members of the next round.
 
-        Training ends when all members have finished and each fragment has been averaged since, but not without the
-        chief's group, which saves the result.
+        Training ends when all members have finished, each fragment has been averaged after that, and the chief's group,
+        which saves the result, is a member.
         """
         finished = self.finished + 1 if has_finished and not joining else 0
         is_last = finished >= fragments

@@ -1,8 +1,9 @@
-"""The average of all worker groups by parameter servers (`outer_server`), with the interface of `GroupAverage`.
+"""Averages all worker groups by parameter servers (`outer_server`), with the same interface as `GroupAverage`.
 
-A group pushes the difference of a round to all servers, waits until the round is closed, and takes θ from the servers,
-which also hold m and take the steps of the outer optimizer. With a quantised wire, θ of a group is the servers' sent
-parameters (`outer_slice`), and it takes their changes.
+In each round a group pushes its parameter differences to all servers, waits until the round is closed, and pulls the
+outer parameters θ from the servers. The servers also hold the momentum m, and take the steps of the outer optimizer.
+With a quantized encoding, a group's θ is the servers' sent parameters (`outer_slice`), and the group pulls their
+changes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torchyard_roles.strategies.diloco.server_rounds import CHIEF
 from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
 
 RETRY_S = 10.0
-"""Time in seconds for which a group tries to reach a server again after a broken connection."""
+"""Time in seconds for which a group tries to reconnect to a server after its connection has broken."""
 START_PAUSE_S = 0.1
 PULL_PAUSE_S = 0.02
 _Result = TypeVar("_Result")
@@ -39,10 +40,10 @@ class ServerAverage:
 
     Args:
         name: The name of this process.
-        outer: θ of this group. Its m is empty, since the servers hold it.
-        rest: Frozen parameters and buffers that are not averaged. The chief's group gives them to the first server.
+        outer: The outer parameters of this group. The momentum is empty, because the servers hold it.
+        rest: Frozen parameters and buffers that are not averaged. The chief's group sends them to the first server.
         wire: The encoding of differences.
-        restored: This group's part of the checkpoint of `restored_step`, from which the chief's group begins.
+        restored: This group's part of the checkpoint of `restored_step`, from which the chief's group resumes.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class ServerAverage:
         """Closes all connections.
 
         Args:
-            has_stopped: Whether this group stops gracefully, in which case waiting groups postpone their round.
+            has_stopped: Whether this group stops gracefully. In this case, groups that are waiting postpone their
+                round.
         """
         joined, self._joined = self._joined, None
         if joined is not None:
@@ -104,17 +106,17 @@ class ServerAverage:
             self._drop(number)
 
     def start(self, round_: int, lineage: str) -> Outcome:
-        """Joins the run, and loads θ from the servers unless this group keeps its own.
+        """Joins the run, and loads the outer parameters from the servers unless this group keeps its own.
 
-        The chief's group gives the servers their θ and m, unless they restore them from their own parts. If a group
-        starts later, it waits for the end of the round.
+        The chief's group sends the outer parameters and momentum to the servers, unless the servers restore them from a
+        checkpoint. A group that starts later waits until the current round has ended.
 
         Args:
-            round_: The number of rounds in the restored checkpoint, or -1.
-            lineage: The training of that checkpoint.
+            round_: The number of rounds in the restored checkpoint, or -1 if there is none.
+            lineage: The ID of the training to which that checkpoint belongs.
 
         Raises:
-            RolesError: A server is unreachable, or has other parameters.
+            RolesError: A server is unreachable, or its parameters belong to another model.
         """
         self._process = os.urandom(8).hex()
         self._drop_all()
@@ -122,14 +124,16 @@ class ServerAverage:
             self.has_ended = True
             return Outcome.ENDED
         if self._wait_for_begin():
-            round_, lineage = max(0, round_), self.lineage  # The servers have θ from this group.
+            # The servers have begun with the outer parameters of this group.
+            round_, lineage = max(0, round_), self.lineage
         answer = self._join()
         self.lineage = str(answer["lineage"])
         if answer["has_ended"]:
             self.has_ended = True
             return Outcome.ENDED
         if lineage == self.lineage and int(answer["pushed"]) < round_ <= int(answer["round"]):
-            return Outcome.KEPT  # No difference from this θ has been pushed yet, so this group continues exactly.
+            # This group has pushed nothing since this round, so it can continue exactly from its own outer parameters.
+            return Outcome.KEPT
         self._take_rest()
         self._wire.forget()
         self._pull(int(answer["round"]), known=-1)
@@ -143,16 +147,17 @@ class ServerAverage:
         has_finished: bool,
         fragment: int | None = None,
     ) -> Outcome:
-        """Pushes this group's differences, and takes θ after the round that averages them.
+        """Pushes this group's parameter differences, and pulls the outer parameters after the round that averages them.
 
-        A late group takes θ at once if the quorum does not need it. Its differences count in the open round.
+        If this group is late and the quorum does not need it, it pulls the outer parameters immediately. Its
+        differences are then averaged in the open round.
 
         Args:
             has_finished: Whether this group takes no further steps.
-            fragment: None, since servers average all parameters together.
+            fragment: Always None, because servers average all parameters together.
 
         Returns:
-            REPLACED, POSTPONED, or ENDED if the other groups have finished without this one.
+            REPLACED or POSTPONED, or if the other groups have finished without this group, ENDED.
         """
         encoded = self._wire.encode(self._outer.numbers(), differences)
         answer = self._exchange(encoded, weight, has_finished)
@@ -172,18 +177,16 @@ class ServerAverage:
         return Outcome.REPLACED
 
     def save(self, step: int) -> None:
-        """Saves the servers' parts of a checkpoint of the chief's group. Raises RolesError."""
+        """Makes all servers save their parts of the chief's checkpoint. Raises RolesError if a part cannot be saved."""
         answer = self._repeated(0, lambda link: _asked(link, {"op": "save", "step": step}))
         if answer["problem"]:
             raise RolesError(f"θ and m of step {step} could not be saved: {answer['problem']}.")
 
-    # The start
-
     def _wait_for_begin(self) -> bool:
-        """Waits until the servers have θ and m, which the chief's group gives them.
+        """Waits until the servers have outer parameters and momentum. The chief's group makes them begin.
 
         Returns:
-            Whether this group has given them its own.
+            Whether this group has sent its own to the servers.
         """
         began, is_logged = time.monotonic(), False
         while True:
@@ -194,7 +197,9 @@ class ServerAverage:
                     return self._begin()
                 why = "the chief's worker group has not yet begun."
             except PeerLost as error:
-                if self.lineage:  # Servers that are restarted in the middle of a training have lost θ and m.
+                # A server that restarts during training has lost the outer parameters, and the groups cannot continue
+                # with it.
+                if self.lineage:
                     raise
                 why = error.message
                 self._drop_all()
@@ -208,10 +213,10 @@ class ServerAverage:
             time.sleep(START_PAUSE_S)
 
     def _begin(self) -> bool:
-        """Lets the servers begin with their own checkpoint, or gives them θ and m of this group.
+        """Makes the servers load their checkpoint or, if that is impossible, sends them this group's outer parameters.
 
         Returns:
-            Whether θ and m are those of this group.
+            Whether the servers have begun with the outer parameters of this group.
 
         Raises:
             PeerLost: A server is unreachable.
@@ -226,7 +231,10 @@ class ServerAverage:
         return restored is None
 
     def _restore(self, links: Sequence[Connection]) -> str | None:
-        """Lets the servers load their parts. Returns the lineage, or None if the parts do not fit each other or θ."""
+        """Makes the servers load their parts of a checkpoint, and returns the ID of its training.
+
+        Returns None if the parts do not belong together or differ from this group's outer parameters.
+        """
         answers = [_asked(link, {"op": "restore", "step": self._restored_step}) for link in links]
         if not all("round" in answer for answer in answers):
             return None
@@ -259,7 +267,7 @@ class ServerAverage:
             link.receive()
 
     def _join(self) -> dict[str, Any]:
-        """Registers this group with the lead, and returns the lead's answer."""
+        """Registers this group with the first server, and returns the server's answer."""
         if self._joined is not None:
             self._joined.close()
         connection = self._connect(0)
@@ -283,10 +291,8 @@ class ServerAverage:
             self._repeated(0, take)
             self._rest.unpack(rest)
 
-    # Exchanges
-
     def _exchange(self, encoded: Sequence[torch.Tensor], weight: float, has_finished: bool) -> dict[str, Any]:
-        """Pushes the encoded differences to all servers, and returns the lead's answer."""
+        """Pushes the encoded differences to all servers, and returns the first server's answer after the round."""
         base = self._outer.round
         for number in range(len(self._servers)):
             self._repeated(number, partial(self._push, number, base, encoded))
@@ -299,15 +305,16 @@ class ServerAverage:
         link.receive()
 
     def _pull(self, at_least: int, *, known: int) -> None:
-        """Loads θ of one round from all servers.
+        """Loads the outer parameters of one round from all servers.
 
         Args:
-            known: The round of this group's θ; -1 if θ is not one that the servers have sent.
+            known: The round of this group's outer parameters, or -1 if they do not come from the servers.
         """
         theta = [each.clone() for each in self._outer.theta] if known >= 0 else self._outer.empty()
         rounds = [known] * len(self._servers)
         while min(rounds) < max(at_least, max(rounds)):
-            # If a round closes between two answers, the servers that answered earlier are asked again.
+            # If a round closes in the meantime, servers that had already sent the parameters of the previous round are
+            # asked again.
             for number, round_ in enumerate(rounds):
                 if round_ < max(at_least, max(rounds)):
                     parts = self._own_slices(number, theta)
@@ -317,7 +324,10 @@ class ServerAverage:
         self._outer.load(theta, [], rounds[0])
 
     def _pulled(self, theta: Sequence[torch.Tensor], known: int, link: Connection) -> int:
-        """Updates a server's slices of θ from the round `known` to its current round, and returns that round."""
+        """Updates a server's slices of the outer parameters from round `known` to its current round.
+
+        Returns the latter.
+        """
         link.send({"op": "pull", "round": known})
         answer = link.receive()
         if "changes" not in answer:
@@ -330,28 +340,27 @@ class ServerAverage:
         ]
         for change in changes:
             receive_tensors(link, change)
-        for change in changes:  # θ is changed only after all changes have arrived, since a broken request is repeated.
+        # θ is changed only after all changes are received, because the request is repeated if its connection breaks.
+        for change in changes:
             for encoded, values in zip(change, theta):
                 codec.accumulate(encoded, values)
         return int(answer["round"])
 
     def _own_slices(self, number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns a server's slices of flat tensors."""
+        """Returns those slices of flat tensors that a server holds."""
         of = len(self._servers)
         return [each[self._wire.codec.cut(each.numel(), number, of)] for each in tensors]
 
     def _shapes(self, number: int = 0, of: int = 1) -> list[list[Any]]:
-        """Returns the sizes, dtypes and kinds of a server's slices of the flat tensors."""
+        """Returns, for each flat tensor, the size of a server's slice, its dtype, and whether it contains buffers."""
         found = []
         for flat in self._outer.flats:
             part = self._wire.codec.cut(flat.elements, number, of)
             found.append([part.stop - part.start, str(flat.dtype), flat.is_buffer])
         return found
 
-    # Connections
-
     def _connect(self, number: int) -> Connection:
-        """Opens a connection to a server. Raises PeerLost, also if the server has been restarted."""
+        """Opens a connection to a server. Raises PeerLost if it is unreachable or has been restarted."""
         introduction = {"name": self._name, "service": SERVICE, "group": self._group, "process": self._process}
         server = self._servers[number]
         connection, answer = Connection.connect(server, self._key, introduction, RETRY_S)
@@ -376,7 +385,10 @@ class ServerAverage:
             self._drop(number)
 
     def _repeated(self, number: int, call: Callable[[Connection], _Result]) -> _Result:
-        """Makes a request, and once more over a new connection if the first one breaks. Raises PeerLost."""
+        """Makes a request, and repeats it over a new connection if the connection breaks.
+
+        Raises PeerLost if the server remains unreachable.
+        """
         try:
             return call(self._link(number))
         except PeerLost:

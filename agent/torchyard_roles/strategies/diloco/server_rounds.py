@@ -1,11 +1,12 @@
-"""The rounds of DiLoCo with parameter servers: which differences a round averages, and when it closes.
+"""The rounds of DiLoCo with parameter servers: which groups' differences a round averages, and when it closes.
 
-A group pushes its difference together with its *base*: the round after which it took θ. A difference is *in time* if no
-round has closed since, and *late* otherwise. The open round averages all differences that were pushed while it was
-open, so that every difference counts exactly once. It closes when `quorum` groups, or all that are left, have pushed in
-time or have finished, and when after that `grace_s` has passed or no further group is awaited.
+A group pushes its parameter difference together with its *base*, the round after which it pulled the outer parameters.
+A difference is *in time* if no round has closed since the base, and otherwise *late*. The open round averages all
+differences that are pushed while it is open, so every difference counts exactly once. The round closes `grace_s` after
+`quorum` groups (or all remaining groups, if there are fewer) have pushed in time or have finished training. It closes
+earlier if no further group can push.
 
-This module contains decisions only: no threads, sockets or tensors.
+This module contains only decisions, without threads, sockets or tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ CHIEF = 0
 
 
 class Push(NamedTuple):
-    """A committed difference. A group pushes at most one difference for each base."""
+    """A group's difference that has been pushed to all servers. A group pushes at most one difference for each base."""
 
     group: int
     base: int
@@ -29,12 +30,12 @@ class Push(NamedTuple):
 
 
 class Rounds:
-    """The state of the open round. Its methods are called with the server's lock held.
+    """The state of the open round. The caller must hold the server's lock.
 
     Args:
-        quorum: The number of groups; 0 for all.
+        quorum: The number of groups that a round waits for, or 0 for all groups.
         round_: The number of closed rounds.
-        pushed: The last base that each group has pushed.
+        pushed: The base of the last difference that each group has pushed.
         pending: The differences of the open round.
     """
 
@@ -67,7 +68,7 @@ class Rounds:
 
     @property
     def waits_for_chief(self) -> bool:
-        """Whether all groups have finished except the chief's group, which is lost."""
+        """Whether all groups have finished training except the chief's group, which is lost."""
         is_over = bool(self._live) and self._live <= self._finished
         return is_over and CHIEF not in self._live and not self.has_ended
 
@@ -77,7 +78,7 @@ class Rounds:
         return len(self._live - self._expected)
 
     def join(self, group: int) -> None:
-        """Includes a group that has started. A group that returns waits for the end of the round."""
+        """Adds a group that has started. A returning group waits until the open round has closed."""
         self._finished.discard(group)
         self._postponed.discard(group)
         self._live.add(group)
@@ -87,21 +88,22 @@ class Rounds:
             self._waiting.add(group)
 
     def lose(self, group: int) -> None:
-        """Excludes a group. Its difference in the open round still counts."""
+        """Removes a lost group. A difference that it has pushed in the open round still counts."""
         for each in (self._live, self._expected, self._waiting, self._finished, self._postponed):
             each.discard(group)
 
     def give_up_expected(self) -> list[int]:
-        """Excludes the groups that have not started, and returns them."""
+        """Stops waiting for the groups that have not started, and returns these groups."""
         missing = sorted(self._expected)
         for group in missing:
             self.lose(group)
         return missing
 
     def stop(self, group: int) -> None:
-        """Excludes a group that stops gracefully. The others continue for a step, in which they may stop as well.
+        """Removes a group that stops gracefully. The other groups take one more step, after which they may stop too.
 
-        For this, their differences in time are withdrawn, and groups that have not pushed yet are refused once.
+        The differences that the others have pushed in time are withdrawn. A group that has not pushed yet is refused
+        once.
         """
         self.lose(group)
         self._postponed |= self._live - self._finished
@@ -113,10 +115,10 @@ class Rounds:
                 self._postponed.discard(push.group)
 
     def push(self, push: Push, *, has_finished: bool) -> bool:
-        """Adds a difference to the open round. Returns whether it counts; a repeated call changes nothing.
+        """Adds a difference to the open round, and returns whether it was accepted. Repeated calls have no effect.
 
-        A late group that the quorum can do without continues at once, from the newest θ. Otherwise it waits for the end
-        of the round, and is in step with the others again.
+        A late group continues immediately from the newest outer parameters if the quorum does not need it. Otherwise it
+        waits until the round has closed, and then starts the next round together with the others.
         """
         group = push.group
         if push.base <= self.pushed.get(group, -1):
@@ -134,19 +136,19 @@ class Rounds:
         return True
 
     def must_wait(self, group: int, base: int) -> bool:
-        """Returns whether a group that has pushed has to wait before it continues."""
+        """Returns whether a group that has pushed must wait until it may continue."""
         if self.has_ended:
             return False
         return group in self._finished or group in self._waiting or base == self.round
 
     def is_due(self, now: float) -> bool:
-        """Returns whether the open round is to be closed."""
+        """Returns whether the open round must be closed now."""
         if self.has_ended:
             return False
         ready, awaited = self._ready(), self._outstanding()
         if not self._in_time():
             if not awaited:
-                self._waiting.clear()  # No group is left to wait for.
+                self._waiting.clear()  # No other group can push in this round, so late groups may continue.
             return bool(self.pending) and self._all_have_finished()
         if len(ready) < min(self._quorum, len(ready | awaited)):
             self._quorum_at = None
@@ -156,11 +158,11 @@ class Rounds:
         return not awaited or now >= self._quorum_at + self._grace_s
 
     def due_in(self, now: float) -> float | None:
-        """Returns the rest of the grace period in seconds, or None if no such period has begun."""
+        """Returns the remaining grace period in seconds, or None if the quorum has not been reached."""
         return None if self._quorum_at is None else max(0.0, self._quorum_at + self._grace_s - now)
 
     def close(self) -> list[Push]:
-        """Closes the round, and returns its differences in the order in which they are summed."""
+        """Closes the round, and returns the pushed differences in the order in which they are summed."""
         used = sorted(self.pending)
         self.pending = []
         self.round += 1
@@ -170,7 +172,7 @@ class Rounds:
         return used
 
     def end_if_finished(self) -> None:
-        """Ends training if all groups, including the chief's, have finished and no difference is left."""
+        """Ends training if all groups, including the chief's, have finished and no difference is pending."""
         self.has_ended = self.has_ended or (not self.pending and self._all_have_finished())
 
     def _all_have_finished(self) -> bool:
@@ -180,7 +182,7 @@ class Rounds:
         return {push.group for push in self.pending if push.base == self.round}
 
     def _ready(self) -> set[int]:
-        """Returns the groups that the quorum counts: those that have pushed in time, or have finished."""
+        """Returns the groups that count towards the quorum: they have pushed in time or have finished training."""
         return self._in_time() | self._finished
 
     def _outstanding(self) -> set[int]:

@@ -1,8 +1,8 @@
-"""Parameters of a group that shards its model, exchanged by the group's first rank.
+"""The exchange of a sharded model's parameters by the first rank of its group.
 
-Gathering and distributing whole values are collective calls of all ranks of the group. The first rank exchanges with
-other groups in a thread, where it cannot make such calls. So it keeps the gathered values in between: all ranks call
-collect() before the exchange and spread() after it.
+Gathering and distributing whole tensors requires collective calls of all ranks of the group. The first rank cannot make
+such calls in the thread in which it exchanges values with other groups. Therefore all ranks call collect() before the
+exchange and spread() after it, and the first rank keeps the gathered values in between.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torchyard_roles.strategies.diloco.outer_step import Flat
 
 
 class ShardedFlat(Flat):
-    """DTensors whose whole values are exchanged as one tensor on the CPU of the group's first rank.
+    """DTensors whose values the group's first rank exchanges as one tensor on the CPU.
 
     Args:
-        device: The device of the group's collective calls.
-        is_first: Whether this is the first rank.
+        device: The device that the group's collective calls use.
+        is_first: Whether this process is the first rank of its group.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ShardedFlat(Flat):
 
 
 def sharded_flats(flats: Sequence[Flat], device: torch.device, *, is_first: bool) -> list[Flat]:
-    """Returns `flats`, with each flat tensor of DTensors replaced by a ShardedFlat."""
+    """Returns `flats`, in which each flat tensor of DTensors is replaced by a ShardedFlat."""
     return [
         ShardedFlat(flat.tensors, flat.dtype, fragment=flat.fragment, device=device, is_first=is_first)
         if any(hasattr(tensor, "device_mesh") for tensor in flat.tensors)

@@ -1,4 +1,4 @@
-"""The exchange of one slice with its owner, in a thread that also notices the loss of the owner."""
+"""The exchange of one slice with the group that owns it, in a thread that also detects the loss of the owner."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.strategies.diloco.slice_server import SERVICE, receive_tensors, send_tensors
 
 CONNECT_S = 0.4
-"""Timeout in seconds of a connection, which the kernel of a running host completes even if its processes are busy."""
+"""Timeout in seconds for connecting. A running host's kernel accepts connections even if its processes are busy."""
 
 
 class Calls:
-    """Connections of one group to the owners of slices, which stay open between rounds, and their traffic."""
+    """Connections of one group to the owners of slices, with their traffic. Connections stay open between rounds."""
 
     def __init__(self, key: bytes, own: Peer, group: int) -> None:
         self._key = key
@@ -32,18 +32,18 @@ class Calls:
         self._closed = False
 
     def connect(self, peer: Peer) -> Connection:
-        """Opens a connection that is not kept. Raises PeerLost and ProtocolError."""
+        """Opens a connection that is not kept. Raises PeerLost or ProtocolError if this fails."""
         connection, _ = Connection.connect(peer, self._key, self._introduction, CONNECT_S)
         return connection
 
     def take(self, peer: Peer) -> Connection:
-        """Returns an idle connection, or a new one. Raises PeerLost and ProtocolError."""
+        """Returns an idle connection, or a new one. Raises PeerLost or ProtocolError if connecting fails."""
         with self._lock:
             connection = self._idle.pop(peer, None)
         if connection is not None:
             if not _is_readable(connection):
                 return connection
-            self.end(connection)  # Owners send nothing between rounds, so this one has closed the connection.
+            self.end(connection)  # The owner has closed this connection, because it sends nothing between rounds.
         connection = self.connect(peer)
         self._open.add(connection)
         return connection
@@ -62,7 +62,7 @@ class Calls:
         self._open.remove(connection)
 
     def end_all_but(self, peers: Iterable[Peer]) -> None:
-        """Ends the idle connections to all processes except `peers`."""
+        """Closes the idle connections to all processes except `peers`."""
         kept = set(peers)
         with self._lock:
             surplus = [self._idle.pop(peer) for peer in list(self._idle) if peer not in kept]
@@ -75,11 +75,11 @@ class Calls:
         self.end_all_but(())
 
     def traffic(self) -> tuple[int, int]:
-        """Returns the numbers of bytes sent and received so far for slices."""
+        """Returns the numbers of bytes that were sent and received for slices so far."""
         return self._open.traffic()
 
     def has_begun(self, peer: Peer) -> bool | None:
-        """Returns whether a group has θ and m, or None if it is unreachable."""
+        """Returns whether a group has outer parameters, or None if the group is unreachable."""
         try:
             with closing(self.connect(peer)) as connection:
                 connection.send({"op": "about"})
@@ -89,10 +89,10 @@ class Calls:
 
 
 class SliceExchange:
-    """Sends a slice of differences to its owner, receives its average, and watches the connection until cancel().
+    """Sends a slice of differences to its owner, receives the average, and watches the connection until cancel().
 
     Args:
-        changed: Called when the average has arrived, and when the owner is lost.
+        changed: Called when the average has been received, and when the owner is lost.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SliceExchange:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Ends the thread. The connection is kept if the average has been received."""
+        """Ends the thread. If the average has been received, the connection is kept for the next round."""
         with self._lock:
             self._is_cancelled = True
             if self._connection is not None and not self.has_received:
@@ -133,7 +133,7 @@ class SliceExchange:
 
     def _run(self) -> None:
         error: PeerLost | ProtocolError | None = None
-        for _ in range(2):  # A second connection distinguishes a broken connection from a lost owner.
+        for _ in range(2):  # The owner is considered lost only if a second connection fails too.
             try:
                 connection = self._calls.take(self.owner)
             except (PeerLost, ProtocolError) as found:
@@ -175,13 +175,17 @@ class SliceExchange:
                 self._calls.end(connection)
 
     def _watch(self, connection: Connection) -> bool:
-        """Waits for cancel(). Returns whether the connection can be reused; raises PeerLost if the owner is lost."""
+        """Waits for cancel(), and returns whether the connection can be used again.
+
+        Raises PeerLost if the owner is lost.
+        """
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll()}
         if connection.fileno() in ready:
-            connection.receive()  # The owner sends nothing, so this call raises PeerLost.
+            # The owner sends nothing now, so any result of this call means that the connection has ended.
+            connection.receive()
             return False
         return self.has_received
 

@@ -1,4 +1,4 @@
-"""The server of a group's first rank: it collects slices of differences, and sends averages and copies of θ and m.
+"""The server of a group's first rank, which averages a slice for all groups and sends its state to returning groups.
 
 other group                                   owner of the slice
    | slice: epoch, weight, differences  --->    |  waits for the slices of all members
@@ -28,22 +28,22 @@ from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParamet
 
 SERVICE = "diloco"
 STATE_WAIT_S = 5.0
-"""Longest wait in seconds of a returning group until the asked member has taken the outer step of the round."""
+"""Longest time in seconds for which a returning group waits until a member has taken the outer step of the round."""
 
 
 class Contribution(NamedTuple):
-    """One group's part of the average of a slice."""
+    """One group's contribution to the average of a slice."""
 
     weight: float
     has_finished: bool
     differences: list[torch.Tensor]
-    """Encoded by the wire codec that all groups use."""
+    """The differences, encoded by the codec that all groups use."""
     square: float = 0.0
-    """The sum of squares of all of the group's differences of parameters."""
+    """The sum of the squares of all parameter differences of the group."""
 
 
 class Mailbox:
-    """The contributions to this group's slice, and its average, by epoch."""
+    """The contributions of all groups to this group's slice, and the slice's average, by epoch."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -54,7 +54,7 @@ class Mailbox:
         self._closed = False
 
     def advance(self, epoch: int) -> None:
-        """Abandons all earlier epochs."""
+        """Abandons all epochs before `epoch`."""
         with self.changed:
             self._epoch = epoch
             self._contributions = {number: each for number, each in self._contributions.items() if number >= epoch}
@@ -77,7 +77,7 @@ class Mailbox:
             self.changed.notify_all()
 
     def average(self, epoch: int) -> list[torch.Tensor] | None:
-        """Waits for the average of an epoch. Returns None if the epoch is abandoned or the mailbox is closed."""
+        """Waits for the average of an epoch. Returns None if the epoch is abandoned or close() has been called."""
         with self.changed:
             self.changed.wait_for(lambda: epoch in self._averages or epoch < self._epoch or self._closed)
             return self._averages.get(epoch)
@@ -89,10 +89,10 @@ class Mailbox:
 
 
 class SliceServer:
-    """A server with one thread per connection. The constructor starts it.
+    """A server with one thread per connection. The constructor starts the server.
 
     Args:
-        rest: Frozen parameters and buffers that are not averaged; returning groups receive them too.
+        rest: Frozen parameters and buffers that are not averaged, which returning groups also receive.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class SliceServer:
             self._closed = True
         self._mailbox.close()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # Shutting down the listener wakes the thread in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:
@@ -166,7 +166,7 @@ class SliceServer:
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))
         except PeerLost:
-            return  # This group notices the loss of a member through a connection that it has opened itself.
+            return  # This group detects the loss of another group through the connection that it has opened itself.
         except (ProtocolError, KeyError, ValueError, TypeError) as error:
             log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:

@@ -1,7 +1,7 @@
-"""DiLoCo: worker groups train independently, and every `inner_steps` steps an outer optimizer takes a step for all.
+"""DiLoCo: worker groups train independently, and every `inner_steps` steps an outer optimizer averages their changes.
 
-A group of several workers averages its gradients in each step, and its first rank takes part in the exchanges for the
-whole group.
+In a group of several workers, gradients are averaged in each step, and the first rank exchanges with other groups for
+the whole group.
 
 After Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models (2023).
 """
@@ -46,24 +46,24 @@ from torchyard_roles.strategies.worker_group_ranks import call_with_beats, first
 from torchyard_roles.strategy_options import Options
 
 BACKGROUND_ENDS_S = 3.0
-"""Longest wait in seconds for the end of an exchange that is abandoned."""
+"""Longest time in seconds to wait for the end of an exchange that is abandoned."""
 
 
 @dataclass
 class Sent:
-    """A fragment, or the whole model, that is being averaged."""
+    """A fragment, or the whole model, whose average was requested and is not merged yet."""
 
     fragment: int | None
     at: tuple[int, int]
-    """The numbers of samples and steps at the time of sending."""
+    """The numbers of samples and steps when the fragment was sent."""
     steps_before: int
-    """The number of steps between the sending of the previous fragment and of this one."""
+    """The number of steps from sending the previous fragment to sending this one."""
     average: Callable[[], Outcome]
-    """Returns the outcome on the first rank: it makes the exchange, or waits for the thread that makes it."""
+    """On the first rank, performs the exchange or waits for the thread that performs it, and returns the outcome."""
 
 
 class Diloco(Strategy):
-    """A rank of a worker group. A single group takes the steps of the outer optimizer too."""
+    """A rank of a worker group. If there is only one group, it takes the steps of the outer optimizer itself."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None:
@@ -133,7 +133,8 @@ class Diloco(Strategy):
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
         if not parameters:
             raise UsageProblem("There is nothing to average: the optimizer trains none of the model's parameters.")
-        # The model's order of parameters is the same in all groups, unlike the order within an optimizer's groups.
+        # The model's order of parameters is equal in all groups. The order in an optimizer's parameter groups may
+        # differ.
         chosen = {id(each) for each in parameters}
         self._trained |= {id(each): each for each in [*model.parameters(), *parameters] if id(each) in chosen}
         self._models.append(model)
@@ -164,10 +165,10 @@ class Diloco(Strategy):
         self._inside.clip_values(parameters, value)
 
     def at_boundary(self, step: int) -> None:
-        """Merges the fragment that was sent, if this is due, and sends the next one, if this is due.
+        """Merges the fragment that was sent and sends the next one, each only if it is due.
 
         Raises:
-            SystemExit: The other groups have finished training while this group was lost.
+            SystemExit: The other groups finished training while this group was lost.
         """
         began = time.monotonic()
         if self._step is None:
@@ -209,7 +210,7 @@ class Diloco(Strategy):
                 flat.release()
 
     def save(self, folder: Path, step: int) -> None:
-        """Saves the servers' parts of the checkpoint."""
+        """Makes the servers save their parts of the checkpoint."""
         self._check()
         if isinstance(self._average, ServerAverage) and not self._has_ended:
             self._average.save(step)
@@ -232,13 +233,13 @@ class Diloco(Strategy):
 
     @property
     def ends_last(self) -> bool:
-        if self._is_sharded:  # All ranks of the group save together, and only the first one has an average.
+        if self._is_sharded:  # All ranks of the group save together, but only the first one has `_average`.
             has_others = self._environment.groups > 1 or bool(self._servers)
             return has_others and self._step is not None and not self._finished
         return self._average is not None and not self._finished
 
     def finish(self) -> bool:
-        """Averages the steps since the last outer step, until all groups have finished."""
+        """Averages the last steps, and repeats this until all groups have finished training."""
         if self._finished or not self._models:
             return False
         self._check()
@@ -267,7 +268,7 @@ class Diloco(Strategy):
         self._inside.abandon()
 
     def _abandon(self, *, has_stopped: bool = False) -> None:
-        """Ends all threads and connections before the interpreter's shutdown."""
+        """Closes all connections and ends all threads before the interpreter shuts down."""
         if self._average is not None:
             self._average.close(has_stopped=has_stopped)
             self._average = None
@@ -279,13 +280,13 @@ class Diloco(Strategy):
             self._background = None
 
     def _check(self) -> None:
-        """Checks the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
+        """Raises NotFinite if the gradients of the last step, whose check may have run on the GPU, were not finite."""
         for each in self._finite:
             each.check()
 
     @property
     def _part(self) -> str:
-        """The name of this group's part of checkpoints."""
+        """The name under which this group saves its part of checkpoints."""
         return f"diloco-{self._environment.group}"
 
     @property
@@ -294,7 +295,7 @@ class Diloco(Strategy):
 
     @property
     def _fragment(self) -> int | None:
-        """The next fragment to send, or None for all parameters."""
+        """The fragment to send next, or None if the whole model is sent."""
         if self._fragments == 1 or self._is_warming_up:
             return None
         return (self._outer.round - self._options.warmup_steps) % self._fragments
@@ -306,7 +307,7 @@ class Diloco(Strategy):
         return fragments.steps_before(self._fragment or 0, self._fragments, self._options.inner_steps)
 
     def _begin(self) -> None:
-        """Prepares averaging at the first step boundary, when all models are known and a checkpoint has been loaded."""
+        """Prepares averaging at the first step boundary, after all models were distributed and a checkpoint loaded."""
         models = torch.nn.ModuleList(self._models)  # ModuleList.parameters() yields each shared tensor only once.
         averaged = [each for each in models.buffers() if each.is_floating_point() or each.is_complex()]
         parts = fragments.divide(self._models, self._trained.values(), self._options.fragments)
@@ -340,19 +341,19 @@ class Diloco(Strategy):
             self._rest.unpack(row.cpu())
 
     def _collect(self, fragment: int | None = None) -> None:
-        """Gathers the parameters of a sharded group on its first rank. Called by all ranks of the group."""
+        """Gathers the parameters of a sharded group on the first rank. All ranks of the group must call this method."""
         if self._is_sharded:
             reshard(self._models)
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].collect()
 
     def _start_first(self) -> Outcome:
-        """Chooses the initial parameters, on the first rank."""
+        """On the first rank, joins the other groups and determines the initial outer parameters."""
         part, environment = self._restored, self._environment
         if part is not None and [each.numel() for each in part["theta"]] != [
             flat.elements for flat in self._outer.flats
         ]:
-            part = None  # The model has changed, so only the parameters of its checkpoint are used.
+            part = None  # The model has changed since this checkpoint, so the outer parameters cannot be restored.
         outcome = Outcome.KEPT
         restored = (int(part["round"]), str(part["lineage"])) if part is not None else (NOT_BEGUN, "")
         if self._servers:
@@ -413,9 +414,9 @@ class Diloco(Strategy):
             self._sent = Sent(fragment if fragment >= 0 else None, at, 0, lambda: Outcome.AVERAGED)
 
     def _since_sent(self) -> list[tuple[int, int]]:
-        """Returns the samples and steps since each fragment was sent, and last those since the last one was sent.
+        """Returns the numbers of samples and steps since each fragment was sent, and since the latest one was sent.
 
-        In a sharded group these are the sums of all ranks, which call this method together.
+        In a sharded group these are sums over all ranks, and all ranks must call this method.
         """
         marks = [*self._sent_at, self._sent.at if self._sent is not None else (self.samples, self._steps)]
         found = [(self.samples - samples, self._steps - steps) for samples, steps in marks]
@@ -429,7 +430,7 @@ class Diloco(Strategy):
         *since, since_last = since_sent
         inner_steps, merging = self._inner_steps, None
         own = [flat.gather() for flat in self._outer.flats]
-        if self._sent is not None:  # The checkpoint contains the complete average, which is merged after a restart.
+        if self._sent is not None:  # The average is saved in the checkpoint, and merged after a restart.
             sent, outcome = self._sent, self._sent.average()
             if outcome is Outcome.AVERAGED:
                 merging = -1 if sent.fragment is None else sent.fragment
@@ -456,12 +457,12 @@ class Diloco(Strategy):
             print(f"torchyard: θ and m of step {step} could not be saved in {folder}: {error}.", flush=True)
 
     def _synchronize(self) -> None:
-        """Averages with the other groups, takes the outer step, and adopts θ."""
+        """Averages with the other groups, takes the outer step, and loads the resulting outer parameters."""
         self._send(in_background=False)
         self._merge()
 
     def _send(self, *, in_background: bool) -> None:
-        """Begins to average the next fragment."""
+        """Starts to average the next fragment."""
         self._check()
         fragment = self._fragment
         at = (self.samples, self._steps)
@@ -477,7 +478,7 @@ class Diloco(Strategy):
             differences = self._outer.differences(fragment)
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
-            # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
+            # The weight is the number of samples or, if the script does not use the cluster's loader, of steps.
             average = partial(self._average_first, differences, samples or steps, fragment)
             if in_background:
                 self._background = BackgroundAverage(average)
@@ -486,13 +487,13 @@ class Diloco(Strategy):
         self._inner_steps = 0
 
     def _average_first(self, differences: list[torch.Tensor], weight: float, fragment: int | None) -> Outcome:
-        """Averages the differences and takes the outer step, on the first rank. Does not change the model."""
+        """On the first rank, averages the differences and takes the outer step. The model is not changed."""
         outer, options = self._outer, self._options
         outcome = Outcome.AVERAGED
         if self._average is not None:
             outcome = self._average.average(differences, weight, has_finished=self._finished, fragment=fragment)
             if isinstance(self._average, GroupAverage) and not self._average.weight:
-                differences = []  # No group has trained since the last average, so θ stays the same.
+                differences = []  # No group has trained since the last average, so the outer parameters do not change.
         if outcome is Outcome.AVERAGED:
             is_plain = self._is_warming_up
             lr, momentum = (1.0, 0.0) if is_plain else (options.outer_lr, options.outer_momentum)
@@ -500,7 +501,7 @@ class Diloco(Strategy):
         return outcome
 
     def _merge(self) -> Outcome:
-        """Waits for the average that was sent, and merges θ into the parameters of all ranks of the group."""
+        """Waits for the requested average, and merges the outer parameters into the model on all ranks of the group."""
         sent = self._sent
         assert sent is not None
         outcome = self._with_beats(sent.average) if self._is_first else self._await_beats()
@@ -520,7 +521,7 @@ class Diloco(Strategy):
             marks[number] = at
 
     def _adopt(self, outcome: Outcome, fragment: int | None = None) -> None:
-        """Adopts the result of the first rank, on all ranks of the group."""
+        """Applies the first rank's result on all ranks of the group."""
         if outcome is Outcome.REPLACED:
             if isinstance(self._average, GroupAverage):
                 self._wire.forget()
@@ -541,7 +542,7 @@ class Diloco(Strategy):
             self._has_ended = bool(self._broadcast([int(self._has_ended)])[0])
 
     def _broadcast_parameters(self, fragment: int | None) -> None:
-        """Broadcasts the first rank's parameters of a fragment (None for all), its round and the position in it."""
+        """Broadcasts the first rank's parameters of a fragment (or of all), its round and the position in the round."""
         if self.sharded_saving is not None:
             self.sharded_saving.settle()
         self._outer.round, self._inner_steps = self._broadcast([self._outer.round, self._inner_steps])
@@ -554,7 +555,7 @@ class Diloco(Strategy):
         return [int(number) for number in tensor.tolist()]
 
     def _with_beats(self, call: Callable[[], Outcome]) -> Outcome:
-        """Runs `call` on the first rank, with periodic broadcasts so that no collective on other ranks times out."""
+        """Runs `call` on the first rank. Periodic broadcasts prevent a timeout of collective calls on other ranks."""
         if self._is_alone:
             return call()
         outcome = call_with_beats(call, lambda: self._broadcast([-1]))
@@ -568,7 +569,7 @@ class Diloco(Strategy):
 
 
 def _inside_of(environment: Environment) -> AllReduce | SingleProcess:
-    """Returns the strategy inside the worker group of this rank."""
+    """Returns the strategy by which the workers of this rank's group train together."""
     if environment.group_size == 1:
         return SingleProcess()
     inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
@@ -576,7 +577,7 @@ def _inside_of(environment: Environment) -> AllReduce | SingleProcess:
 
 
 def _check_served(options: Options) -> None:
-    """Raises UsageProblem for settings that parameter servers do not support."""
+    """Raises UsageProblem if a setting is not supported together with parameter servers."""
     defaults = Options()
     for setting in ("fragments", "overlap_steps", "mixing"):
         if getattr(options, setting) != getattr(defaults, setting):

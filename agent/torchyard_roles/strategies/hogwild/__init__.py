@@ -1,1 +1,1 @@
-"""The strategy Hogwild: worker groups that train independently and exchange deltas of their parameters."""
+"""The strategy Hogwild: worker groups train independently and exchange the changes (deltas) of their parameters."""

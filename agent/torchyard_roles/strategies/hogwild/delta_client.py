@@ -15,13 +15,13 @@ from torchyard_roles.strategies.hogwild.shard_copy import View, empty_chunks
 
 ATTEMPT_S = 1.0
 SHORT_S = 0.3
-"""Timeout in seconds for a connection to a group that may be away, while other groups are still to be contacted."""
+"""Timeout in seconds for connecting to a group that may be lost, if other groups remain to be contacted."""
 
 
 class Calls:
     """Connections from one worker group to others.
 
-    A connection informs the called group of this group's address, and marks the called group as reachable.
+    Each connection informs the other group of this group's address. The other group is then marked as reachable.
     """
 
     def __init__(self, key: bytes, generation: int, fingerprint: str, holdings: Holdings) -> None:
@@ -39,7 +39,7 @@ class Calls:
         }
 
     def connect(self, group: int, deadline_s: float) -> Connection:
-        """Opens a new connection to a group. Raises PeerLost."""
+        """Opens a new connection to a group. Raises PeerLost if the group is unreachable."""
         peer = self._holdings.peers[group]
         connection, _ = Connection.connect(peer, self._key, self._introduction, deadline_s)
         self._holdings.find(group, peer.name)
@@ -48,17 +48,21 @@ class Calls:
     def ask(
         self, group: int, header: dict[str, Any], deadline_s: float = ATTEMPT_S, tensors: Sequence[torch.Tensor] = ()
     ) -> dict[str, Any]:
-        """Sends a request with an optional tensor per chunk, and returns the answer. Raises PeerLost."""
+        """Sends a request, with one tensor per chunk if given, and returns the answer.
+
+        Raises PeerLost if the group is unreachable.
+        """
         with closing(self.connect(group, deadline_s)) as connection:
             connection.send(header)
             send_chunks(connection, tensors)
             answer = connection.receive()
-            with suppress(PeerLost):  # The answer has arrived, so a later loss of the connection does not matter.
+            # The answer has been received, so an error while closing the connection is ignored.
+            with suppress(PeerLost):
                 connection.send({"op": "bye"})
             return answer
 
     def view(self, group: int, shard: int) -> View | None:
-        """Returns a group's view of a shard, or None if the group has no view or is unreachable."""
+        """Returns the newest value of a shard that a group has, or None if it has none or is unreachable."""
         try:
             with closing(self.connect(group, ATTEMPT_S)) as connection:
                 connection.send({"op": "view", "shard": shard})
@@ -73,7 +77,10 @@ class Calls:
             return None
 
     def rest(self, group: int, size: int) -> torch.Tensor:
-        """Returns a group's frozen parameters and buffers as a tensor of `size` bytes. Raises PeerLost."""
+        """Returns a group's frozen parameters and buffers, packed into a tensor of `size` bytes.
+
+        Raises PeerLost if the group is unreachable.
+        """
         with closing(self.connect(group, ATTEMPT_S)) as connection:
             connection.send({"op": "rest"})
             connection.receive()

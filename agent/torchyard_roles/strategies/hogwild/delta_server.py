@@ -1,4 +1,4 @@
-"""Masters of shards: each master is the sum of a shard's initial value and of all deltas, each applied exactly once.
+"""The masters of shards. A master is the sum of a shard's initial value and all deltas, each applied exactly once.
 
 Each worker group hosts the master of its own shard for all groups. An *exchange* sends a delta, which is the change of
 a group's parameters since its last exchange of the shard, and returns the master's value:
@@ -11,8 +11,8 @@ a group's parameters since its last exchange of the shard, and returns the maste
 
 The value is always sent together with the numbers of the exchanges that it includes. A caller that has lost an answer
 repeats the exchange with the same number, with the same host or its successor, and its delta is applied only once. A
-lost master is restored from the view with the highest version: deltas that this view lacks were not confirmed to any
-running group, and will be sent again.
+lost master is restored from the view with the highest version. Deltas that this view does not include were not
+confirmed to any running group, and are sent again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty
 
 SERVICE = "deltas"
 COARSE = (torch.float16, torch.bfloat16)
-"""Dtypes that are summed in float32, since small deltas would be lost by rounding."""
+"""Dtypes whose deltas are summed in float32, because small deltas would be lost by rounding."""
 IN_TRANSIT = -1
 """A placeholder for the host of a master copy that is being transferred."""
 
 
 class Master:
-    """The sum of one shard's initial value and deltas. Callers of its methods must hold `lock`."""
+    """The sum of a shard's initial value and its deltas. Callers of the methods must hold `lock`."""
 
     def __init__(self, view: View) -> None:
         self.lock = threading.Lock()
@@ -52,10 +52,10 @@ class Master:
         self._sums = [one.to(torch.float32 if one.dtype in COARSE else one.dtype, copy=True) for one in view.values]
 
     def exchange(self, group: int, number: int, base: int, tensors: list[torch.Tensor]) -> int:
-        """Applies a delta unless its number was applied before, and copies the sum into `tensors`.
+        """Adds a delta, unless one with this number was added before, and copies the sum into `tensors`.
 
         Returns:
-            The staleness: the number of deltas of other groups since the caller's `base` version.
+            The staleness, which is the number of other groups' deltas since the caller's `base` version.
         """
         staleness = max(0, self.version - base)
         if number > self.applied.get(group, -1):
@@ -72,10 +72,10 @@ class Master:
 
 
 class Holdings:
-    """The state of a group that is shared by its threads: addresses of groups, hosts of shards, and its own masters.
+    """The state that the threads of a group share: addresses of all groups, hosts of shards, and the group's masters.
 
     Args:
-        peers: The first ranks of all groups, in the order of groups.
+        peers: The addresses of the first ranks of all groups, in the order of groups.
     """
 
     def __init__(self, group: int, peers: Sequence[Peer], shards: list[list[Chunk]]) -> None:
@@ -105,7 +105,7 @@ class Holdings:
             self.changed.notify_all()
 
     def adopt(self, shard: int, view: View) -> None:
-        """Begins to host a shard, unless this group already hosts the same or a later version."""
+        """Makes this group the host of a shard, unless it already hosts the same or a later version."""
         with self.changed:  # A repeated request may arrive while the first request is still in progress.
             master = self.masters.get(shard)
             if master is None or master.moved_to is not None or master.version < view.version:
@@ -118,9 +118,9 @@ class Holdings:
             self.changed.notify_all()
 
     def read(self, shard: int, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]] | None:
-        """Copies the newest value of a shard that this group has into `tensors`, and returns its version and numbers.
+        """Copies this group's newest value of a shard into `tensors`, and returns its version and exchange numbers.
 
-        Returns None before this group has started.
+        Returns None if this group has not started.
         """
         if not self.lineage:
             return None
@@ -133,8 +133,8 @@ class Holdings:
         return self.copies[shard].read(tensors)
 
     def about(self) -> dict[str, Any]:
-        """Returns the state from which other groups start: lineage, hosts, and the known version of each shard."""
-        lineage = self.lineage  # The lineage is read first, because all copies exist once the lineage is set.
+        """Returns the state from which other groups start: the training's ID, and each shard's host and version."""
+        lineage = self.lineage  # The lineage is read first. Once it is set, all copies of shards exist.
         versions = []
         for shard, copy in enumerate(self.copies):
             master = self.masters.get(shard)
@@ -144,9 +144,9 @@ class Holdings:
         return {"lineage": lineage, "hosts": self.hosts, "versions": versions, "ended": ended}
 
     def lose(self, group: int, error: PeerLost) -> None:
-        """Marks a group as unreachable and logs this, unless it is already marked or has ended.
+        """Marks a group as unreachable and logs its loss, unless it is already marked or has ended.
 
-        An error that names a process other than the group's first rank is ignored.
+        If the error names a process other than the group's first rank, the call has no effect.
         """
         with self.changed:
             if group in self.gone or group in self.ended or error.name != self.peers[group].name:
@@ -155,7 +155,7 @@ class Holdings:
         log(self.name, f"{error.message} Training continues; exchanges with worker group {group} wait for it.")
 
     def meet(self, group: int, peer: Peer, generation: int) -> None:
-        """Stores the address of a group, which changes if the group's host is lost."""
+        """Stores the address of a group, which may have changed after the loss of the group's host."""
         with self.changed:
             if generation >= self._generations[group]:
                 self._generations[group] = generation
@@ -167,10 +167,10 @@ class Holdings:
             return self._generations[group]
 
     def take(self, host: int, generation: int, arrive: Callable[[], None]) -> bool:
-        """Calls `arrive`, unless the host has restarted since it was asked.
+        """Calls `arrive`, which applies a host's answer, unless the host has restarted since the request.
 
-        A restarted host restores its masters from other groups' views. Deltas that it confirmed after those views were
-        taken are lost, so the caller must send them again.
+        A restarted host restores its masters from other groups' views. Deltas that it confirmed later than these views
+        are lost, so the caller must send them again.
 
         Returns:
             Whether `arrive` was called.
@@ -193,7 +193,7 @@ class Holdings:
 
 
 class DeltaServer:
-    """A server that gives the other groups access to a group's state, with one thread per connection.
+    """A server by which other groups access this group's state, with one thread per connection.
 
     The constructor starts the server.
     """
@@ -219,7 +219,7 @@ class DeltaServer:
         with self._lock:
             self._closed = True
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # Shutting down the listener wakes the thread in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
         self._listener.close()
         self._connections.close()
         for thread in self._threads:
@@ -311,11 +311,11 @@ class DeltaServer:
                     self._holdings.adopt(shard, View(int(header["version"]), numbers(header["applied"]), tensors))
                     connection.send({"adopted": shard})
                 else:
-                    # A restarted group must recover its own state before it can host a shard.
+                    # A restarted group must first recover its own state before it can host another shard.
                     connection.send({"empty": True})
             elif operation == "ended":
-                # The answer is sent first: once all groups have ended, the chief closes its connections, and a caller
-                # without an answer would repeat its request until its time limit.
+                # The answer is sent first, because the chief closes its connections once all groups have ended. A
+                # caller without an answer would repeat its request until its time limit.
                 connection.send({})
                 self._holdings.end(group, generation)
             elif operation == "rest":
@@ -377,7 +377,7 @@ def receive_chunks(connection: Connection, tensors: list[torch.Tensor]) -> None:
 
 
 def numbers(pairs: Any) -> dict[int, int]:
-    """Converts the `applied` pairs of a header to the last number of each group."""
+    """Converts the pairs in the header's `applied` to a dict from each group to its last exchange number."""
     return {int(group): int(number) for group, number in pairs}
 
 

@@ -6,7 +6,7 @@
     apply      parameters = M + (parameters − snapshot)   training thread, between two steps
 
 Updates between begin and apply stay in the parameters and are part of the next delta, so each update is applied exactly
-once. Without such updates the parameters are bitwise equal to M after apply.
+once. If there are no such updates, the parameters are bitwise equal to M after apply.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ import torch
 from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 
 GENERATION_BITS = 32
-"""The generation of a group is above this number of low bits of an exchange number, so that the numbers increase with
-each restart.
-"""
+"""Number of low bits of an exchange number below the group's generation. The numbers increase with each restart."""
 
 
 class View(NamedTuple):
-    """The value of a master at one version, with the number of the last applied exchange of each group."""
+    """The value of a master at one version, with the number of each group's last exchange that it includes."""
 
     version: int
     applied: dict[int, int]
     values: list[torch.Tensor]
-    """One flat tensor per chunk."""
+    """The value, as one flat tensor per chunk."""
 
 
 def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
@@ -40,7 +38,7 @@ def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
 
 
 class ShardCopy:
-    """The copy of one shard on a worker group. It uses CPU memory three times the size of the shard."""
+    """The copy of one shard on a worker group. It takes three times the shard's size in CPU memory."""
 
     def __init__(self, number: int, chunks: list[Chunk], parameters: list[torch.nn.Parameter], generation: int) -> None:
         self.number = number
@@ -61,10 +59,10 @@ class ShardCopy:
         self._parameters = parameters
         self._seen, self._snapshot, self._wire = (empty_chunks(chunks) for _ in range(3))
 
-    # The training thread calls the following methods.
+    # The following methods are called by the training thread.
 
     def load(self, view: View) -> None:
-        """Sets the copy and the parameters to a view of the master."""
+        """Sets this copy and the model's parameters to a value of the master."""
         with self.changed:
             self.version, self.applied = view.version, dict(view.applied)
             for seen, value in zip(self._seen, view.values):
@@ -72,15 +70,15 @@ class ShardCopy:
         scatter(self._chunks, self._parameters, self._seen)
 
     def look(self) -> tuple[bool, bool]:
-        """Returns `has_arrived` and whether no exchange is in progress. Both are read atomically.
+        """Returns whether a value has been received, and whether no exchange is in progress, read atomically.
 
-        Between two separate reads an answer could arrive unnoticed, and the next delta would revert it.
+        If both were read separately, an answer could arrive in between unnoticed, and the next delta would revert it.
         """
         with self.changed:
             return self.has_arrived, not self.under_way
 
     def begin(self) -> None:
-        """Begins an exchange. The value of the previous exchange must have been applied."""
+        """Begins an exchange. The value of the previous exchange must already be applied."""
         gather(self._chunks, self._parameters, self._snapshot)
         with self.changed:
             self.exchanges += 1
@@ -103,7 +101,7 @@ class ShardCopy:
             self.has_arrived = False
 
     def value(self) -> View:
-        """Returns the current parameters as the initial value of a master."""
+        """Returns the current parameters, as the initial value of a master."""
         tensors = empty_chunks(self._chunks)
         gather(self._chunks, self._parameters, tensors)
         return View(0, {}, tensors)
@@ -114,19 +112,19 @@ class ShardCopy:
             self.changed.wait_for(lambda: not self.under_way or self.has_failed, timeout_s)
             return not self.under_way
 
-    # The exchange thread calls the following methods.
+    # The following methods are called by the exchange thread.
 
     def delta(self) -> list[torch.Tensor]:
-        """Computes the change of the parameters from the last received value to the beginning of the exchange.
+        """Returns the change of the parameters from the last received value to the beginning of this exchange.
 
-        Another attempt may compute it again.
+        If the exchange is attempted again, it may be called again.
         """
         for wire, snapshot, seen in zip(self._wire, self._snapshot, self._seen):
             torch.sub(snapshot, seen, out=wire)
         return self._wire
 
     def arrive(self, version: int, applied: dict[int, int], staleness: int) -> None:
-        """Completes the exchange, after the master's value was received into the tensors of delta()."""
+        """Completes the exchange. The master's value must be in the tensors that delta() has returned."""
         with self.changed:
             self._seen, self._wire = self._wire, self._seen
             self.version, self.applied, self.staleness = version, applied, staleness
@@ -138,10 +136,10 @@ class ShardCopy:
             self.has_failed = True
             self.changed.notify_all()
 
-    # Server threads call the following method.
+    # The following method is called by server threads.
 
     def read(self, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]]:
-        """Copies the newest received value of the master into `tensors`, and returns its version and numbers."""
+        """Copies the last received value of the master into `tensors`, and returns its version and exchange numbers."""
         with self.changed:
             for tensor, seen in zip(tensors, self._seen):
                 tensor.copy_(seen)
@@ -171,7 +169,7 @@ def scatter(chunks: Iterable[Chunk], parameters: list[torch.nn.Parameter], tenso
 
 
 def _flat(parameter: torch.nn.Parameter) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns a parameter's elements in row-major order, and the copy that contains them or None.
+    """Returns a parameter's elements in row-major order, and the copy that contains them, or None if they are a view.
 
     The elements are a view of the parameter where possible. A parameter in another memory layout, such as
     channels_last, is copied, and _put_back() writes the copy back.

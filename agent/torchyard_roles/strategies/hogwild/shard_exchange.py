@@ -1,4 +1,4 @@
-"""The exchanges of one shard in a background thread, so training continues while the shard's host is unreachable."""
+"""The exchanges of one shard, in a background thread. Training continues even if the shard's host is unreachable."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torchyard_roles.strategies.hogwild.delta_server import Holdings, Master, nu
 from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 CHIEF = 0
-"""The group whose parameters are the initial values of all groups. It takes over other groups' shards and ends last."""
+"""The number of the group that provides all groups' initial parameters, takes over their shards, and ends last."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class ExchangingGroup(Protocol):
-    """The interface of a worker group for its ShardExchange threads."""
+    """The methods of a worker group that its ShardExchange threads use."""
 
     group: int
     holdings: Holdings
@@ -34,7 +34,7 @@ class ExchangingGroup(Protocol):
 
 
 class ShardExchange(threading.Thread):
-    """A thread that exchanges one shard with its host, which may be this group, one exchange at a time."""
+    """A thread that exchanges one shard with the group that hosts it, which may be this group."""
 
     def __init__(self, group: ExchangingGroup, copy: ShardCopy) -> None:
         super().__init__(name=f"hogwild-shard-{copy.number}", daemon=True)
@@ -74,7 +74,7 @@ class ShardExchange(threading.Thread):
             return
         connection = self._connection
         if self._copy.under_way and connection is not None:
-            connection.cut()  # cut() wakes the thread if it is blocked in the connection.
+            connection.cut()  # cut() wakes the thread if it is waiting on the connection.
         self.join(5)
         if self._connection is not None:
             with suppress(PeerLost):
@@ -82,7 +82,7 @@ class ShardExchange(threading.Thread):
             self._drop()
 
     def _exchange(self) -> None:
-        """Repeats attempts until the exchange is done. Meanwhile, the shard's host may be lost, return or change."""
+        """Attempts the exchange until it succeeds. Meanwhile, the shard's host may be lost, return, or be replaced."""
         pause, away_since = FIRST_PAUSE_S, 0.0
         while self._copy.under_way and not self._closing.is_set():
             try:
@@ -104,7 +104,7 @@ class ShardExchange(threading.Thread):
         """Attempts the exchange once, and returns whether it is done.
 
         Raises:
-            PeerLost: The host is unreachable; the exchange may be attempted again.
+            PeerLost: The host is unreachable. The exchange may be attempted again.
             ProtocolError: The exchange can never succeed.
         """
         copy, holdings = self._copy, self._group.holdings
@@ -116,7 +116,7 @@ class ShardExchange(threading.Thread):
             self._drop()
             self._host, self._generation = host, holdings.generation(host)
             connection = self._connection = self._group.calls.connect(host, ATTEMPT_S)
-            if self._closing.is_set():  # close() was called while this thread was connecting.
+            if self._closing.is_set():  # close() was called while this thread connected.
                 self._drop()
                 return False
         header = {"op": "exchange", "shard": copy.number, "number": copy.exchanges, "base": copy.version}
@@ -162,7 +162,7 @@ class ShardExchange(threading.Thread):
         return tensors
 
     def _has_moved(self) -> bool:
-        """Returns whether another group hosts the shard now. Other groups than the chief's ask the chief's group."""
+        """Returns whether another group hosts the shard now. Groups other than the chief's ask the chief's group."""
         group, shard = self._group, self._copy.number
         if group.group != CHIEF and self._host != CHIEF:
             try:

@@ -2,7 +2,7 @@
 
 Each group steps its own parameters with the script's optimizer. After every `sync_every` updates it sends the change of
 each shard to the group that hosts the shard's master, and receives the master's value while training continues. In a
-group of several workers, gradients are averaged in each step, and the first rank makes the exchanges for the group.
+group of several workers, gradients are averaged in each step, and the first rank performs the exchanges.
 
 After Recht et al., Hogwild! (NIPS 2011), distributed as in Apache SINGA, except that no delta is lost (`shard_copy`) or
 applied twice (`delta_server`).
@@ -38,14 +38,14 @@ from torchyard_roles.strategies.single_process import SingleProcess
 from torchyard_roles.strategies.worker_group_ranks import first_ranks, wait_for_all_ranks
 
 ENDED = "hogwild/ended"
-"""Prefix of the join store keys of groups that have ended."""
+"""Prefix of the join store keys that mark groups as ended."""
 SAVE_WAIT_S = 2.0
 BEAT_S = 5.0
-"""Interval of the first rank's messages to its group while it waits for the end."""
+"""Interval in seconds of the messages that the first rank sends to its group while it waits for the end."""
 
 
 class Hogwild(Strategy):
-    """A rank of one of several worker groups. For a single group, the registry chooses another strategy."""
+    """The strategy on a rank of one of several worker groups. If there is one group, another strategy is used."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None or environment.groups < 2:
@@ -100,14 +100,14 @@ class Hogwild(Strategy):
         self._models.append(model)
         inside = self._inside
         distributed = inside.distribute(model, optimizer, device)
-        # In a group of several ranks the check applies to the averages, which are equal on all ranks.
+        # In a group of several ranks the averaged gradients are checked, which are equal on all ranks.
         on_nan = self._environment.options.on_nan
         watching = inside.finite[-1] if isinstance(inside, AllReduce) else FiniteGradients(model, optimizer, on_nan)
         self._finite.append(watching)
         return distributed
 
     def _meet(self) -> None:
-        """Creates the common layout of all models, and on the first rank the WorkerGroup."""
+        """Creates the common layout of all models and, on the first rank, the WorkerGroup."""
         environment = self._environment
         layout = Layout(tuple(self._entries))
         self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
@@ -153,7 +153,7 @@ class Hogwild(Strategy):
         elif self._is_alone and self._group is not None:
             self._group.boundary(step - self._step)
         else:
-            # All ranks of the group apply received values at the same step, so that they stay bitwise equal.
+            # All ranks of the group apply received values at the same step, so they remain bitwise equal.
             self._due += step - self._step
             if self._due >= self._environment.options.sync_every:
                 self._due = 0
@@ -163,13 +163,13 @@ class Hogwild(Strategy):
         self._exchange_s = time.monotonic() - began - self._wait_s
 
     def flush(self, step: int) -> None:
-        """Checks the gradients, since no rank may save parameters that are not finite."""
+        """Checks the gradients of the last step, because no rank may save parameters that are not finite."""
         self._check()
 
     def save(self, folder: Path, step: int) -> None:
-        """Exchanges once more, so that the checkpoint contains recent updates of the other groups.
+        """Exchanges all shards once more. The checkpoint then contains recent updates of the other groups.
 
-        A group of several ranks saves the values of its last exchange, which all of its ranks have.
+        A group of several ranks saves the values of its last exchange instead, because all its ranks have these values.
         """
         self._check()
         if self._is_alone and self._group is not None and not self._finished and self._step is not None:
@@ -187,7 +187,7 @@ class Hogwild(Strategy):
             self._group.check()
 
     def statistics(self) -> dict[str, float]:
-        found = self._inside.statistics()  # The strategy within the group measures the averaging of gradients.
+        found = self._inside.statistics()  # The group's inner strategy measures the averaging of gradients.
         found["exchange_s"] = found.get("exchange_s", 0.0) + self._exchange_s
         found["wait_s"] = found.get("wait_s", 0.0) + self._wait_s
         skipped = sum(each.skipped for each in self._finite)
@@ -202,7 +202,10 @@ class Hogwild(Strategy):
         return self._number == CHIEF and not self._finished
 
     def finish(self) -> bool:
-        """Makes the last exchanges. The chief waits for all other groups, and then has the sum of all deltas."""
+        """Performs the last exchanges.
+
+        The chief also waits for all other groups, and then has the sum of all deltas.
+        """
         if self._finished or not self._models:
             return False
         self._finished = True
@@ -219,8 +222,8 @@ class Hogwild(Strategy):
 
     def leave(self) -> None:
         if self._group is not None and self._step is not None and not self._finished:
-            # When the run is stopped, pending updates are exchanged within a time limit and without collectives inside
-            # the group.
+            # When the run is stopped, pending updates are exchanged within a time limit, and without collective calls
+            # in the group.
             self._group.stop(self._environment.options.stop_grace_s / 3)
         self._abandon()
         self._inside.leave()
@@ -230,7 +233,7 @@ class Hogwild(Strategy):
         self._inside.abandon()
 
     def _abandon(self) -> None:
-        """Ends all threads and connections before the interpreter's shutdown."""
+        """Closes all connections and ends all threads before the interpreter shuts down."""
         self._finished = True
         if self._group is not None:
             self._group.close()
@@ -240,7 +243,7 @@ class Hogwild(Strategy):
             self._store = None
 
     def _begin(self) -> None:
-        """Begins the exchange at the first boundary, when all models are known and a checkpoint has been loaded."""
+        """Starts to exchange at the first boundary, when all models are known and a checkpoint may have been loaded."""
         self._meet()
         if self._group is not None:
             self._group.start()
@@ -249,7 +252,7 @@ class Hogwild(Strategy):
             self._broadcast_rest()
 
     def _ended_before(self) -> dict[int, int]:
-        """Returns the groups that had ended before this group was restarted, with their generations."""
+        """Returns the groups that ended before this group was restarted, with their generations."""
         if self._store is None or not self._environment.generation:
             return {}
         groups = set(range(len(self._peers))) - {self._number}
@@ -257,7 +260,7 @@ class Hogwild(Strategy):
         return {group: int(generation) for group, generation in ended.items() if generation is not None}
 
     def _broadcast_shards(self, shards: list[int]) -> None:
-        """Broadcasts these shards from the first rank. The other ranks may pass any list."""
+        """Broadcasts the values of these shards from the first rank. Other ranks may pass any list."""
         began = time.monotonic()
         chosen = self._broadcast_flags([shard in shards for shard in range(len(self._shards))])
         self._wait_s += time.monotonic() - began
@@ -284,7 +287,7 @@ class Hogwild(Strategy):
         return [bool(flag) for flag in tensor.tolist()]
 
     def _drain_inside(self) -> None:
-        """Runs drain() on the first rank, with periodic broadcasts so that no collective on other ranks times out."""
+        """Runs drain() on the first rank. Periodic broadcasts prevent a timeout of collective calls on other ranks."""
         if self._group is None:
             while not self._broadcast_flags([False])[0]:
                 pass
@@ -296,7 +299,7 @@ class Hogwild(Strategy):
             while not is_drained:
                 thread.join(BEAT_S)
                 is_drained = not thread.is_alive()
-                self._broadcast_flags([is_drained])  # The other ranks wait until this is True.
+                self._broadcast_flags([is_drained])  # The other ranks wait until this flag is True.
             if problems:
                 raise problems[0]
         self._broadcast_shards(list(range(len(self._shards))))
@@ -306,5 +309,5 @@ class Hogwild(Strategy):
 def _drain(group: WorkerGroup, problems: list[BaseException]) -> None:
     try:
         group.drain()
-    except BaseException as error:  # The waiting thread raises this error again.
+    except BaseException as error:  # The waiting thread raises this exception again.
         problems.append(error)

@@ -1,6 +1,6 @@
 """The exchanges of one worker group with the other groups, made by its first rank.
 
-This module does not use torch.distributed; `strategy` distributes received values to the other ranks of the group.
+This module does not use torch.distributed. `strategy` distributes received values to the other ranks of the group.
 
     start     the chief's group begins with its model, and the others fetch it. A restarted group fetches the values of
               the others, and restores its master from their newest view.
@@ -31,9 +31,9 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, ShardExchange
 
 HOST_WAIT_S = 600.0
-"""Longest wait in seconds for a lost group that is needed, as long as keepers wait for its host."""
+"""Longest time in seconds to wait for a lost group that is needed. Keepers wait equally long for the group's host."""
 RECOVER_S = 12.0
-"""Time in seconds for which a restarted group tries to reach the others; running groups answer sooner."""
+"""Time in seconds for which a restarted group tries to reach the other groups. Running groups answer sooner."""
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
 
@@ -43,9 +43,9 @@ class WorkerGroup:
 
     Args:
         group: The number of this group.
-        peers: The first rank of each group, including this one.
+        peers: The address of each group's first rank, including this one.
         listener: A socket that listens at the address of this group.
-        model: The fingerprint of the parameter layout.
+        model: The fingerprint of the model's parameter layout.
         shards: The chunks of each group's shard.
         rest: Frozen parameters and buffers, which are not exchanged after the start.
     """
@@ -91,7 +91,7 @@ class WorkerGroup:
         return self.holdings.peers
 
     def start(self) -> None:
-        """Begins with the parameters that all groups share. Raises RolesError if they cannot be fetched.
+        """Loads the parameters that all groups share. Raises RolesError if they cannot be fetched.
 
         The chief's group keeps its parameters, unless it was restarted and other groups have newer parameters.
         """
@@ -105,7 +105,7 @@ class WorkerGroup:
             for about in others.values():
                 for shard, host in enumerate(about["hosts"]):
                     if host == CHIEF and shard != CHIEF:
-                        self.holdings.end(shard)  # The ended group has transferred its master to the chief's group.
+                        self.holdings.end(shard)  # The group ended and transferred its master to the chief's group.
             hosts = [CHIEF if shard in self.holdings.ended else shard for shard in range(len(self.peers))]
             self._enter(next(str(about["lineage"]) for about in others.values()), hosts, others)
         else:
@@ -149,7 +149,7 @@ class WorkerGroup:
             time.sleep(0.1)
 
     def _ask_other_groups(self) -> dict[int, dict[str, Any]]:
-        """Returns the state of each other group that has started and answers within `recover_s`, by group."""
+        """Returns, by group, the state of each other group that has started and answers within `recover_s`."""
         missing = set(range(len(self.peers))) - {self.group} - set(self.holdings.ended)
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + self._recover_s
@@ -182,7 +182,7 @@ class WorkerGroup:
         self._publish(lineage)
 
     def _newest_view(self, shard: int, others: dict[int, dict[str, Any]]) -> View:
-        """Returns the newest view that any other group has of a shard."""
+        """Returns the newest value of a shard that any other group has."""
         for group in sorted(others, key=lambda group: int(others[group]["versions"][shard]), reverse=True):
             view = self.calls.view(group, shard)
             if view is not None:
@@ -190,7 +190,10 @@ class WorkerGroup:
         raise RolesError(f"No worker group has shard {shard}: the groups that had it are gone.", "Start the run again.")
 
     def boundary(self, updates: int = 1) -> list[int]:
-        """Begins and applies exchanges, `updates` steps after the last call. Returns the numbers of updated shards."""
+        """Begins and applies exchanges, and returns the numbers of updated shards.
+
+        `updates` is the steps since the last call.
+        """
         self.check()
         arrived = []
         for copy in self.copies:
@@ -205,7 +208,7 @@ class WorkerGroup:
 
     @property
     def staleness(self) -> int:
-        """The number of other groups' deltas between the last two exchanges of a shard; the largest of all shards."""
+        """The largest number of other groups' deltas between the last two exchanges of a shard, over all shards."""
         return max(copy.staleness for copy in self.copies)
 
     def traffic(self) -> tuple[int, int]:
@@ -216,7 +219,7 @@ class WorkerGroup:
         return sent, received
 
     def fail(self, error: RolesError) -> None:
-        """Records the error of an exchange that cannot continue, for check()."""
+        """Records the error of an exchange that cannot continue. check() raises it."""
         self._error = self._error or error
 
     def check(self) -> None:
@@ -225,7 +228,7 @@ class WorkerGroup:
             raise self._error
 
     def adopt_orphan(self, shard: int) -> None:
-        """Begins to host the shard of a lost group. Called in the chief's group only."""
+        """Makes this group the host of a lost group's shard. Called only in the chief's group."""
         log(self.name, f"{self.peers[shard].name} did not come back: this group hosts its shard from now on.")
         own = self.copies[shard]
         tensors = empty_chunks(self.holdings.shards[shard])
@@ -240,7 +243,7 @@ class WorkerGroup:
         self.holdings.adopt(shard, best)
 
     def exchange_within(self, limit_s: float) -> None:
-        """Exchanges every shard once within a time limit. Raises RolesError.
+        """Exchanges every shard once within a time limit. Raises RolesError if an exchange has failed.
 
         Unfinished exchanges continue in the background.
         """
@@ -258,7 +261,10 @@ class WorkerGroup:
         self.check()
 
     def drain(self) -> None:
-        """Makes the last exchanges. The chief's group also waits for all others, and then has the sum of all deltas."""
+        """Performs the last exchanges.
+
+        The chief's group also waits for all others, and then has the sum of all deltas.
+        """
         self.exchange_all()
         if self.group != CHIEF:
             self._transfer_masters()
@@ -267,13 +273,13 @@ class WorkerGroup:
         self.exchange_all()
 
     def stop(self, limit_s: float) -> None:
-        """Runs drain() within a time limit, for a run that is stopped."""
+        """Runs drain() with a time limit. Called when the run is stopped."""
         thread = threading.Thread(target=self._drain_quietly, name="hogwild-stop", daemon=True)
         thread.start()
         thread.join(limit_s)
 
     def _drain_quietly(self) -> None:
-        with suppress(RolesError):  # Other groups may stop first, so errors are ignored.
+        with suppress(RolesError):  # Errors are ignored, because other groups may stop first.
             self.drain()
 
     def close(self) -> None:
@@ -283,7 +289,7 @@ class WorkerGroup:
         self._server.close()
 
     def exchange_all(self) -> None:
-        """Exchanges every shard with all local updates so far, and waits for the results."""
+        """Exchanges every shard with all local updates, and waits for the results."""
         for copy in self.copies:
             self._wait(copy)
             if copy.has_arrived:
@@ -308,7 +314,8 @@ class WorkerGroup:
             with master.lock:
                 if master.moved_to is not None:
                     continue
-                # The master accepts no more deltas; callers repeat their requests until they receive its new host.
+                # The master accepts no more deltas. Callers repeat their requests until they receive the address of its
+                # new host.
                 master.moved_to = IN_TRANSIT
                 master.read(tensors)
             header = {"op": "adopt", "shard": shard, "version": master.version, "lineage": self.holdings.lineage}

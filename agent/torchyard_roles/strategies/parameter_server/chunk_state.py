@@ -1,4 +1,4 @@
-"""The state of one chunk on a server: its parameters, their optimizer, and the gradients of open rounds."""
+"""The state of one chunk on a server: its parameters, its optimizer, and the gradients of open rounds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Sum:
 
 
 class ChunkState:
-    """The parameters of one chunk, with a leaf tensor for each piece, and their optimizer."""
+    """The parameters of one chunk, with one leaf tensor per piece, and the chunk's optimizer."""
 
     def __init__(self, chunk: Chunk, layout: Layout, optimizer: str, options: remote_optimizer.Arguments) -> None:
         self.chunk = chunk
@@ -71,7 +71,10 @@ class ChunkState:
         return [self._layout.entries[piece.parameter].name for piece in self.chunk.pieces]
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Returns one view of a flat tensor for each piece, in the parameter's shape if pieces are whole parameters."""
+        """Returns a view of a flat tensor for each piece.
+
+        A view has its parameter's shape if pieces are whole parameters.
+        """
         views, start = [], 0
         for piece in self.chunk.pieces:
             view = flat[start : start + piece.elements]
@@ -90,7 +93,7 @@ class ChunkState:
             leaf.grad = None
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restores the chunk from its part of Shard.state()."""
+        """Restores the chunk from its part of the result of Shard.state()."""
         with torch.no_grad():
             self.parameters.copy_(saved["parameters"])
         self.reset_optimizer()

@@ -1,4 +1,4 @@
-"""The finite gradients that a worker pushes: the gradients of one step, or their sum since the worker's last push."""
+"""The gradients that a worker pushes: those of one step, or their sum since the worker's last push."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from torchyard_roles.errors import NotFinite, UsageProblem
 from torchyard_roles.strategies.finite_gradients import all_finite
 
 Marks = dict[int, tuple[torch.Tensor, int]]
-"""(gradient, its version counter) by the number of the parameter."""
+"""The marks of gradients: (gradient, its version counter) by the number of the parameter."""
 
 _MARK = "_accumulated_at"
-"""Attribute of a gradient: its version counter after the last accumulation."""
+"""Attribute of a gradient that holds its version counter after the last accumulation."""
 
 
 class LocalGradientGuard:
     """Detects changes of gradients and parameters between backward() and step() in a group of several workers.
 
-    The servers average the gradients in the step. Until then `.grad` contains local gradients, so a change such as
-    clipping has a different result than it would have with averages. Version counters of gradients reveal such changes;
-    version counters of parameters reveal parameters that were moved for a second backward pass and moved back.
+    The servers average the gradients in step(). Until then `.grad` contains local gradients, so a change such as
+    clipping has a different result than it would have on averaged gradients. Such changes are detected by the version
+    counters of the gradients. The version counters of parameters show whether a parameter was changed for a second
+    backward pass and then restored.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -32,7 +33,7 @@ class LocalGradientGuard:
         """Version counters of the parameters at the first gradient of this step."""
 
     def watch(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Begins to watch the parameters, except parameters that are already watched."""
+        """Begins to watch the parameters that are not watched yet."""
         for name, parameter in zip(names, parameters):
             if id(parameter) not in self._watched:
                 self._watched[id(parameter)] = name, parameter
@@ -44,10 +45,10 @@ class LocalGradientGuard:
         setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def installed(self) -> None:
-        """Accepts the current parameters, which were received from the servers.
+        """Accepts the current parameters, which have been received from the servers.
 
-        The parameters may have been received after the gradients of this step were computed, in the step of another
-        pair.
+        If the script has several pairs, parameters may be received in the step of one pair after the gradients of
+        another were computed.
         """
         if self._versions:
             self._versions = {key: each._version for key, (_, each) in self._watched.items()}
@@ -59,12 +60,12 @@ class LocalGradientGuard:
                 setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def check(self, changed: Callable[[], Sequence[int]], *, may_be_unscaled: bool = False) -> None:
-        """Raises UsageProblem if gradients or parameters have changed in a way that the servers cannot detect.
+        """Raises UsageProblem if gradients have changed, or parameters have changed without being sent to the servers.
 
         Args:
-            changed: Returns the numbers of parameters whose values differ from the values after the last step. Such
-                values are sent to the servers. Called only if a version counter has changed.
-            may_be_unscaled: Whether a GradScaler may have unscaled the gradients, which is unknown outside step().
+            changed: Returns the numbers of the parameters that have changed since the last step. These are sent to the
+                servers. Called only if a version counter has changed.
+            may_be_unscaled: Whether a GradScaler may have unscaled the gradients. This is known only in step().
         """
         found = getattr(self._optimizer, "found_inf", None) is not None
         is_unscaled = found and getattr(self._optimizer, "grad_scale", None) is None
@@ -74,7 +75,7 @@ class LocalGradientGuard:
             gradient = parameter.grad
             mark = getattr(gradient, _MARK, None)
             is_touched = gradient is not None and mark is not None and gradient._version - mark not in more
-            if is_touched and bool(gradient.any()):  # zero_grad() may set gradients to zeros, which is allowed.
+            if is_touched and bool(gradient.any()):  # A change to zeros is allowed, because zero_grad() may make it.
                 raise UsageProblem(
                     f"The gradient of {name} was changed between backward() and step(), where it is not averaged "
                     "yet: the parameter servers average gradients in the step.",
@@ -94,8 +95,8 @@ class Gradients:
     """The gradients of one worker.
 
     Args:
-        names, parameters: The names and parameters of the worker's pair, which may grow.
-        skips: Whether steps with gradients that are not finite are skipped instead of raising NotFinite.
+        names, parameters: The names and parameters of the worker's pair. Parameters may be added later.
+        skips: Whether steps whose gradients are not finite are skipped instead of raising NotFinite.
         sums: Whether sums of gradients over several steps are pushed.
     """
 
@@ -117,11 +118,11 @@ class Gradients:
         self._sums: dict[int, torch.Tensor] | None = {} if sums else None
 
     def prepare(self, step: int) -> bool:
-        """Unscales and checks the gradients of this step, and returns whether they are skipped.
+        """Unscales and checks the gradients of this step, and returns whether the step must be skipped.
 
-        Raises NotFinite for gradients that are not finite, unless `skips` is true.
+        Raises NotFinite if gradients are not finite, unless `skips` is true.
         """
-        found = getattr(self._optimizer, "found_inf", None)  # A GradScaler sets this attribute during the step.
+        found = getattr(self._optimizer, "found_inf", None)  # A GradScaler sets this attribute only during the step.
         if found is not None:
             if bool(found):
                 return True
@@ -145,12 +146,12 @@ class Gradients:
         )
 
     def prepare_void(self, step: int) -> None:
-        """Raises NotFinite for gradients that are known not to be finite, unless such steps are skipped."""
+        """Raises NotFinite unless such steps are skipped. Called if the gradients are known not to be finite."""
         if not self._skips and not bool(getattr(self._optimizer, "found_inf", None) or False):
             self.prepare(step)
 
     def check_unscaled(self) -> None:
-        """Raises UsageProblem if the clipped gradients had the scale of a GradScaler."""
+        """Raises UsageProblem if a GradScaler had not unscaled the gradients when they were clipped."""
         if getattr(self._optimizer, "grad_scale", None) is not None:
             raise UsageProblem(
                 "clip_gradients() was called on gradients that a GradScaler has scaled.",
@@ -158,7 +159,7 @@ class Gradients:
             )
 
     def are_finite(self) -> bool:
-        """Returns whether the local gradients are finite. Raises UsageProblem for sparse gradients."""
+        """Returns whether the local gradients are finite. Raises UsageProblem if a gradient is sparse."""
         gradients = [(name, p.grad) for name, p in zip(self._names, self._parameters) if p.grad is not None]
         for name, gradient in gradients:
             if gradient.is_sparse:
@@ -169,22 +170,22 @@ class Gradients:
         return bool(all_finite([gradient for _, gradient in gradients]))
 
     def now(self, *, void: bool = False) -> list[torch.Tensor | None]:
-        """Returns the gradients of this step, one per parameter; None for each if `void` is true."""
+        """Returns the gradients of this step, one per parameter. If `void` is true, each of them is None."""
         return [None if void else parameter.grad for parameter in self._parameters]
 
     def marks(self) -> Marks:
-        """Returns marks of the current gradients for are_marked()."""
+        """Returns marks of the current gradients, for are_marked() and are_others()."""
         return {n: (each, each._version) for n, each in enumerate(self.now()) if each is not None}
 
     def are_marked(self, marks: Marks) -> bool:
-        """Returns whether the gradients have not changed since marks()."""
+        """Returns whether the gradients are still those of `marks` and have not changed."""
         now = self.marks()
         return now.keys() == marks.keys() and all(
             each is marks[number][0] and version == marks[number][1] for number, (each, version) in now.items()
         )
 
     def are_others(self, marks: Marks) -> bool:
-        """Returns whether every gradient of marks() has been replaced."""
+        """Returns whether every gradient of `marks` has been replaced by another."""
         return not any(number in marks and each is marks[number][0] for number, (each, _) in self.marks().items())
 
     def add(self, *, void: bool) -> None:
@@ -197,18 +198,18 @@ class Gradients:
 
     @property
     def holds_back(self) -> bool:
-        """Whether there is a pending sum."""
+        """Whether there is a sum of gradients that has not been pushed."""
         return bool(self._sums)
 
     def take(self) -> list[torch.Tensor | None]:
-        """Removes and returns the pending sum, one tensor per parameter; None for parameters without a gradient."""
+        """Removes and returns the pending sum: one tensor per parameter, or None for a parameter without a gradient."""
         assert self._sums is not None
         taken, self._sums = self._sums, {}
         return [taken.get(number) for number in range(len(self._parameters))]
 
 
 class ClippedGradients:
-    """Gradients that clip_gradients() or clip_values() has clipped, which must not change before the step."""
+    """Gradients that clip_gradients() or clip_values() has clipped. They must not change before the step."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
@@ -220,7 +221,7 @@ class ClippedGradients:
         self._marks = self._gradients.marks()
 
     def limit(self, value: float) -> None:
-        """Limits the elements of the next step's mean gradient. The smallest of several limits for a step is used."""
+        """Sets a limit for the elements of the next step's mean gradient. The smallest of several limits is used."""
         if self._limit is not None and self._gradients.are_marked(self._marks):
             value = min(value, self._limit)
         self._limit = value
@@ -229,7 +230,7 @@ class ClippedGradients:
     def take_limit(self) -> float | None:
         """Removes and returns the limit for this step, or None if there is none or all gradients have been replaced.
 
-        Raises UsageProblem if gradients have changed since limit().
+        Raises UsageProblem if gradients have changed since limit() was called.
         """
         limit, self._limit = self._limit, None
         if limit is None:
@@ -241,7 +242,7 @@ class ClippedGradients:
         return limit
 
     def check(self) -> None:
-        """Raises UsageProblem if the gradients have changed since mark(), or have the scale of a GradScaler."""
+        """Raises UsageProblem if the gradients have changed since mark(), or were not unscaled by a GradScaler."""
         marks, self._marks = self._marks, {}
         if not self._gradients.are_marked(marks):
             raise UsageProblem(

@@ -1,4 +1,4 @@
-"""The check before training that a shard fits into the host's memory."""
+"""Checks before training that a shard fits into the host's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 
 def available(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns the host's free memory in bytes, limited by this process's cgroups (v2); sys.maxsize if unknown."""
+    """Returns the free memory in bytes, limited by this process's cgroups (v2), or sys.maxsize if it is unknown."""
     left = sys.maxsize
     try:
         for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines():
@@ -43,7 +43,7 @@ def _number(path: Path) -> int | None:
 
 
 def shortage(name: str, parts: dict[str, int], left: int) -> str:
-    """Returns a message if the sum of `parts` exceeds `left` (both in bytes), else an empty string."""
+    """Returns an error message if the sum of `parts` exceeds `left` (both in bytes), otherwise ""."""
     needed = sum(parts.values())
     if needed <= left:
         return ""

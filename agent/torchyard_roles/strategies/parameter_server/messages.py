@@ -1,4 +1,4 @@
-"""Messages between workers and parameter servers: the protocol, headers of pushes, and JSON payloads.
+"""Messages between workers and parameter servers: their sequence, headers of pushes, and JSON payloads.
 
 worker                                              server
   introduction: name, pair, group, rank, size … ->
@@ -41,22 +41,22 @@ from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.parameter_server.push_rounds import Push
 
 IN_FLIGHT = 4
-"""Largest number of chunks without an answer; both sides use it."""
+"""Largest number of chunks that may be unanswered. Workers and servers use the same limit."""
 MAX_TEXT = 64 * 1024 * 1024
-"""Largest JSON payload in bytes, enough for a model with some hundred thousand parameters."""
+"""Largest size of a JSON payload in bytes. It is enough for a model with some hundred thousand parameters."""
 
 
 class Refusal(Exception):
-    """Raised when the server cannot execute a worker's request; the message is sent to the worker."""
+    """Raised when the server cannot execute a worker's request. The message is sent to the worker."""
 
 
 def text_of(value: Any) -> torch.Tensor:
-    """Encodes a value as JSON in a tensor of bytes, for values that may be too long for a header."""
+    """Encodes a value as JSON in a tensor of bytes, because it may be too long for a header."""
     return torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
 
 
 def receive_text(connection: Connection, header: dict[str, Any]) -> Any:
-    """Receives the JSON payload that a header announces. Raises ProtocolError."""
+    """Receives the JSON payload that a header announces. Raises ProtocolError if it is invalid or too long."""
     size = header.get("bytes", 0)
     if not 0 < size <= MAX_TEXT:
         raise ProtocolError(f"{connection.peer} announced {size} bytes of text; at most {MAX_TEXT} are taken.")
@@ -74,11 +74,11 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "absent": lambda pieces: frozenset(map(int, pieces)),
     "clip": float,
 }
-"""The functions that read the fields of a push. A header omits fields with default values."""
+"""The functions that decode the fields of a push's header. A header omits fields that have their default values."""
 
 
 def header_of(push: Push) -> dict[str, Any]:
-    """Returns the header of a push, without the member, which is identified by its connection."""
+    """Returns the header of a push. The header does not name the member, which the server knows by its connection."""
     header: dict[str, Any] = {"op": "push"}
     for name in _FIELDS:
         value = getattr(push, name)
@@ -88,7 +88,7 @@ def header_of(push: Push) -> dict[str, Any]:
 
 
 def push_of(header: dict[str, Any], group: int, rank: int, generation: int) -> Push:
-    """Returns the push that a header describes. Raises ValueError."""
+    """Returns the push that a header describes. Raises ValueError if the header is invalid."""
     try:
         fields = {name: read(header[name]) for name, read in _FIELDS.items() if header.get(name) is not None}
         return Push(group, rank, generation, **fields)

@@ -1,10 +1,10 @@
-"""A worker's description of its model and optimizer: memory requirements and comparison with the chief's.
+"""A worker's description of its model and optimizer, which the server compares with the chief's.
 
 layout       the fingerprint of the parameters (parameter_layout.Layout)
 optimizer    the class's name under torch.optim
-options      its arguments, one object per parameter group
-chunk_bytes  size of a chunk; None if the layout chooses
-rows         bytes of buffers and of frozen parameters
+options      its options, one JSON object per parameter group
+chunk_bytes  size of a chunk in bytes, or None if the layout determines it
+rows         sizes in bytes of the buffers and of the frozen parameters
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torchyard_roles.exchange.parameter_layout import Chunk, Layout
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
 
 KEPT = ("layout", "options", "optimizer", "chunk_bytes", "rows", "whole_rows")
-"""The fields of the chief's description that a server keeps. `rows` are the sizes on this server, `whole_rows` those of
-the model."""
+"""The fields of the chief's description that a server keeps.
+`rows` are the sizes of the buffers and frozen parameters on this server, and `whole_rows` those of the model."""
 
 
 def row_sizes(description: dict[str, Any]) -> dict[str, int]:
-    """Returns the sizes of buffers and of frozen parameters in bytes. Raises ValueError."""
+    """Returns the sizes in bytes of the buffers and of the frozen parameters. Raises ValueError if they are invalid."""
     sizes = {name: int(description["rows"][name]) for name in ("buffers", "constants")}
     if min(sizes.values()) < 0:
         raise ValueError(f"rows of {sizes} bytes")
@@ -29,7 +29,10 @@ def row_sizes(description: dict[str, Any]) -> dict[str, int]:
 
 
 def kept(description: dict[str, Any], rows: dict[str, int]) -> dict[str, Any]:
-    """Returns the fields of a description that a server keeps. `rows` are the sizes on this server."""
+    """Returns the fields of a description that a server keeps.
+
+    `rows` are the sizes of replicated state on this server.
+    """
     whole = {**description, "rows": rows, "whole_rows": row_sizes(description)}
     return {name: whole.get(name) for name in KEPT}
 
@@ -50,9 +53,9 @@ def needs(
 
 
 def difference(chiefs: dict[str, Any], layout: Layout, description: dict[str, Any], other: Layout) -> str:
-    """Returns how another worker's description differs from the chief's, or "" if they correspond.
+    """Returns how another worker's description differs from the chief's, or "" if both are equal.
 
-    The text continues a sentence that begins with "it".
+    The text is a clause whose subject "it" is the other worker's model.
     """
     found = layout.difference(other)
     if found:

@@ -1,8 +1,8 @@
-"""Detection of parameters that the script changes outside optimizer.step(), for example by clamping or loading.
+"""Detects parameters that the script changes outside optimizer.step(), for example by clamping or loading them.
 
 Each parameter is compared bitwise with a copy that was made after the last step and is on the same device. Version
-counters are not sufficient, since changes through `.data` do not increment them. Comparing and copying takes 0.14
-core-seconds per step and GB of CPU parameters.
+counters are not sufficient, because changes through `.data` do not increment them. Comparing and copying CPU parameters
+takes 0.14 core-seconds per GB in each step.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torchyard_roles.errors import StoreLost, StoreTimeout, UsageProblem
 from torchyard_roles.strategies.parameter_check import are_alike, is_same
 
 LAST_CHECK_S = 30.0
-"""Longest wait of a group's first worker for the parameters of the others, at the end."""
+"""Longest time in seconds for which a group's first worker waits at the end for the other workers' checksums."""
 
 
 class InstalledParameters:
     """Copies of the parameters that were made after the last step.
 
     Args:
-        names, parameters: The names and parameters of the worker's pair, which may grow.
+        names, parameters: The names and parameters of the worker's pair. Parameters may be added later.
     """
 
     def __init__(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -37,11 +37,11 @@ class InstalledParameters:
         self._values: list[torch.Tensor] = []
 
     def note(self) -> None:
-        """Copies the parameters, after a step or another update that is not the script's.
+        """Copies the parameters after a step, or after another update that the script has not made.
 
-        The version counters of changed parameters are incremented, since autograd does not notice values that are
-        received into a parameter's memory. The counters of unchanged parameters stay, since those parameters may still
-        be in a graph.
+        The version counters of changed parameters are incremented, because autograd does not notice that values were
+        received into a parameter's memory. The counters of unchanged parameters are not incremented, because a graph
+        may still refer to these parameters.
         """
         for number, parameter in enumerate(self._parameters):
             value = parameter.detach()
@@ -63,9 +63,9 @@ class InstalledParameters:
                 )
 
     def changed(self) -> list[int]:
-        """Returns the numbers of parameters that have changed since note(), except those for which check() raises.
+        """Returns the numbers of the parameters that have changed since note(), except those that check() would reject.
 
-        A script may move or convert its model after training.
+        Those are ignored because a script may move or convert its model after training.
         """
         return [
             number
@@ -75,7 +75,7 @@ class InstalledParameters:
 
 
 def reason_against_changes(environment: Environment) -> str:
-    """Returns why the strategy does not support changes by the script, as the end of a sentence, or "" if it does."""
+    """Returns the reason why the strategy does not support changes by the script, as the end of a sentence, else ""."""
     options, is_asynchronous = environment.options, environment.strategy == "downpour"
     if is_asynchronous and environment.groups > 1:
         return "the change would overwrite the updates of other worker groups on the servers."
@@ -89,9 +89,9 @@ def reason_against_changes(environment: Environment) -> str:
 def compare_at_end(environment: Environment, pair: int, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Compares the parameters of a synchronous group's workers after the last step.
 
-    A change that a script makes after the last step reaches no server, so all workers must make the same change. The
-    first worker compares, waits at most LAST_CHECK_S for the others, and raises UsageProblem if parameters differ. With
-    backup workers or without a join store nothing is compared.
+    A change that a script makes after the last step is not sent to the servers, so all workers must make the same
+    change. The first worker waits at most LAST_CHECK_S for the others, and raises UsageProblem if parameters differ.
+    The parameters are not compared if there are backup workers or there is no join store.
     """
     if environment.options.backup_workers > 0 or not environment.store or not environment.key:
         return

@@ -1,13 +1,13 @@
 """The rounds of a server: which pushes belong to one round, which of them are used, and which are late.
 
 A *round* is one push of every member of a worker group, that is, one step of the group on one server. A server closes a
-round when enough members have sent their first chunk: all except the backup workers, or all that have not left if these
-are fewer. A later push is answered with the newest parameters and counted as late; its gradients are dropped. This
-module handles no tensors.
+round when enough members have sent their first chunk. The required number is that of all members without backup
+workers, or of the members that have not left if these are fewer. A later push counts as late: its gradients are
+dropped, and it is answered with the newest parameters. This module does not handle tensors.
 
     version      of a server: the number of accepted rounds of all groups
     base         the version from which the gradients of a push were computed
-    staleness    version − base when the first chunk is complete; above the bound the round is dropped
+    staleness    version − base when the first chunk is complete; if it exceeds the limit, the round is dropped
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 ACCEPTED = "accepted"
 STALE = "stale"
-"""The round was dropped because its staleness exceeded the limit."""
+"""The outcome of a round that was dropped because its staleness exceeded the limit."""
 LATE = "late"
-"""The push was dropped because its round was closed."""
+"""The outcome of a push that was dropped because its round was closed."""
 VOID = "void"
-"""The round was skipped because none of its members had finite gradients."""
+"""The outcome of a round that was skipped because no member had finite gradients."""
 NEWEST = "newest"
 """The outcome of a pull, which returns the newest parameters."""
 
@@ -32,7 +32,7 @@ class Rules(NamedTuple):
 
     groups: int = 1
     max_staleness: int = 16
-    """Maximum staleness of an accepted round, in versions."""
+    """Maximum staleness, in versions, of a round that is accepted."""
     backup_workers: int = 0
     warm_start_steps: int = 0
     in_rank_order: bool = True
@@ -49,19 +49,19 @@ class Push(NamedTuple):
     chunk: int
     base: int
     void: bool = False
-    """Whether the member sends no gradient because it was not finite, or because a GradScaler skips the step."""
+    """Whether the member sends no gradient, because it was not finite or because a GradScaler skips the step."""
     absent: frozenset[int] = frozenset()
-    """Pieces of the chunk that have no gradient on this member."""
+    """The pieces of the chunk that have no gradient on this member."""
     wants: bool = True
-    """Whether the member wants the new parameters."""
+    """Whether the member requests the new parameters."""
     bare: bool = False
-    """Whether all pieces are absent, so that the header has no payload."""
+    """Whether no piece has a gradient. The message then consists of the header only."""
     hold: bool = False
-    """Whether the server waits for a factor before it steps with the sum (clipping by norm)."""
+    """Whether the server holds the sum until it receives a factor to multiply it by, for clipping by norm."""
     clip: float | None = None
-    """The limit for elements of the mean gradient, or None."""
+    """The limit for elements of the mean gradient, or None if there is none."""
     changed: int | None = None
-    """The checksum of the chunk on this member, if its script has changed it since the last step."""
+    """The checksum of the member's chunk, if the script has changed the chunk since the last step."""
 
 
 @dataclass
@@ -70,17 +70,17 @@ class Round:
 
     number: int
     members: set[int] = field(default_factory=set)
-    """The ranks whose gradients count."""
+    """The ranks whose gradients are used in this round."""
     base: int = 0
     """The oldest version from which a member has computed its gradients."""
     voids: int = 0
     closed: bool = False
-    """Whether no further members are accepted."""
+    """Whether pushes of further members are late."""
     chunks_left: int = 0
     outcome: str = ""
-    """The outcome of the round; empty until the first chunk is complete."""
+    """The outcome of the round, or "" as long as no chunk is complete."""
     version: int = 0
-    """The version that its members get as their next base."""
+    """The version of the parameters that the members receive, which is the base of their next push."""
     staleness: int = 0
 
 
@@ -91,20 +91,20 @@ class Group:
     size: int
     generation: int = 0
     rounds: dict[int, Round] = field(default_factory=dict)
-    """Rounds with incomplete chunks, by number."""
+    """The rounds of which some chunks are incomplete, by number."""
     closed: int = 0
-    """The highest closed round."""
+    """The number of the last closed round."""
     late: dict[int, int] = field(default_factory=dict)
     """For each rank, the last round for which it was late."""
     left: set[int] = field(default_factory=set)
-    """Ranks that have left."""
+    """The ranks that have left."""
     added: set[int] = field(default_factory=set)
-    """Chunks of parameters that were added later."""
+    """The chunks of parameters that were added after distribute()."""
 
 
 @dataclass
 class Outcomes:
-    """Counts by outcome, either of a worker's pushes or of a server's rounds."""
+    """Counts by outcome, of a worker's pushes or of a server's rounds."""
 
     accepted: int = 0
     stale: int = 0
@@ -125,10 +125,10 @@ class Outcomes:
 
 @dataclass
 class Counts(Outcomes):
-    """Counts of a server since its start or restoration. Late pushes are counted individually, all others in rounds."""
+    """A server's counts since its start or restoration. Late pushes are counted individually, other pushes by round."""
 
     by_group: dict[int, int] = field(default_factory=dict)
-    """Accepted rounds by group."""
+    """The number of accepted rounds of each group."""
 
 
 class Ledger:
@@ -146,7 +146,7 @@ class Ledger:
         self._groups: dict[int, Group] = {}
 
     def enter(self, group: int, size: int, generation: int) -> bool:
-        """Adds a member, and returns whether the member starts a new generation of its group.
+        """Adds a member, and returns whether it is the first of a new generation of its group.
 
         A new generation discards the rounds of the previous one.
         """
@@ -156,7 +156,7 @@ class Ledger:
         return True
 
     def group(self, number: int) -> Group:
-        """Returns the state of a group, or an empty group of generation -1 before its first member."""
+        """Returns the state of a group, or an empty state with generation -1 if no member has entered."""
         return self._groups.get(number) or Group(size=1, generation=-1)
 
     def begin(self, push: Push) -> Round | None:
@@ -182,15 +182,15 @@ class Ledger:
         return one
 
     def add(self, group: int, chunks: Iterable[int]) -> None:
-        """Adds chunks that the members of the group also push from their next round on."""
+        """Adds chunks that all members of the group push, too, from their next round on."""
         self._groups[group].added.update(chunks)
 
     def pushing(self, group: int) -> set[int]:
-        """Returns the members of rounds that are not complete."""
+        """Returns the members of rounds of which some chunks are incomplete."""
         return {rank for one in list(self.group(group).rounds.values()) for rank in one.members}
 
     def added(self, group: int) -> set[int]:
-        """Returns the chunks of parameters that were added to a group's optimizer later."""
+        """Returns the chunks of parameters that a group has added after distribute()."""
         return self.group(group).added
 
     def _close_if_full(self, group: Group, one: Round) -> None:
@@ -199,11 +199,11 @@ class Ledger:
             group.closed = max(group.closed, one.number)
 
     def is_complete(self, one: Round, contributions: int) -> bool:
-        """Returns whether a chunk with this number of contributions is complete."""
+        """Returns whether a chunk is complete when it has this number of contributions."""
         return one.closed and contributions >= len(one.members)
 
     def round_for(self, push: Push) -> int | None:
-        """Returns the round to which a push would be added at present, or None. This method has no side effects."""
+        """Returns the round to which a push would be added now, or None if it would be dropped. Has no side effects."""
         group = self.group(push.group)
         if group.generation != push.generation:
             return None
@@ -213,11 +213,11 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """Returns how many members close a round: the group without backup workers, or the members left if fewer."""
+        """Returns how many members close a round: all but the backup workers, or if fewer, all that have not left."""
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 
     def decide(self, group: int, one: Round) -> str:
-        """Decides the outcome of a round when its first chunk is complete. Later chunks have the same outcome."""
+        """Returns the outcome of a round, which is decided when the first chunk is complete."""
         if not one.outcome:
             self.staleness = one.staleness = max(0, self.version - one.base)
             if one.voids == len(one.members):
@@ -239,7 +239,7 @@ class Ledger:
             self._groups[group].rounds.pop(one.number, None)
 
     def leave(self, group: int, rank: int, generation: int) -> None:
-        """Records that a member leaves, and closes the rounds that waited only for it."""
+        """Records that a member has left, and closes the rounds that were waiting only for that member."""
         state = self.group(group)
         if state.generation == generation:
             state.left.add(rank)
@@ -247,7 +247,7 @@ class Ledger:
                 self._close_if_full(state, one)
 
     def goodbyes(self) -> dict[int, tuple[int, int, list[int]]]:
-        """Returns (size, generation, ranks that have left) by group, for restoration after a restart of the server."""
+        """Returns (size, generation, ranks that have left) of each group, which a restarted server restores."""
         return {number: (one.size, one.generation, sorted(one.left)) for number, one in self._groups.items()}
 
     def set_goodbyes(self, goodbyes: dict[int, tuple[int, int, list[int]]]) -> None:
@@ -265,9 +265,9 @@ class Ledger:
 
     @property
     def is_warm(self) -> bool:
-        """Whether other groups may begin, because group 0 has finished its warm start or its training."""
+        """Whether other groups may begin, because group 0 has completed its warm start or its training."""
         return self.counts.by_group.get(0, 0) >= self.rules.warm_start_steps or self.is_over or self.has_left(0)
 
     def closed_round(self, group: int) -> int:
-        """Returns the number of a group's highest closed round."""
+        """Returns the number of a group's last closed round."""
         return self.group(group).closed

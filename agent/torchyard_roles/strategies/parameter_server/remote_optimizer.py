@@ -1,7 +1,7 @@
 """The description of a worker's optimizer for servers: its class name in torch.optim and its arguments as JSON.
 
-The description is never unpickled. It omits options of the implementation (`foreach`, `fused`, `capturable`,
-`differentiable`), since a server steps small tensors on the CPU.
+The description is never unpickled. It omits options that select an implementation (`foreach`, `fused`, `capturable`,
+`differentiable`), because a server updates small tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torchyard_roles.errors import UsageProblem
 
 IMPLEMENTATION_OPTIONS = frozenset({"foreach", "fused", "capturable", "differentiable"})
 SHAPED = frozenset({"Adafactor", "Muon"})
-"""Optimizers that depend on a parameter's shape, so that shards and chunks must not divide it."""
+"""Optimizers whose step depends on a parameter's shape. Shards and chunks must not divide their parameters."""
 FUSED = frozenset({"Adagrad", "Adam", "AdamW"})
-"""Optimizers that use torch's fused kernels: one pass over a chunk instead of one per operation."""
+"""Optimizers that use torch's fused kernels, which process a chunk in one pass instead of one per operation."""
 NOT_FUSED = frozenset({torch.float64})
-"""Dtypes for which fused kernels are not precise enough to match a single process."""
+"""Dtypes for which fused kernels are not precise enough to give the same result as a single process."""
 UNSERVED = {"LBFGS": "it evaluates the model several times in a step", "SparseAdam": "it takes sparse gradients only"}
 STATES = {"SGD": 1, "Rprop": 2, "Adagrad": 1, "Adadelta": 2, "Adafactor": 1, "Muon": 1, "ASGD": 1, "RMSprop": 3}
-"""Largest number of state tensors per parameter; the default is 3 (Adam with amsgrad)."""
+"""Largest number of state tensors per parameter. Optimizers that are not listed have 3, as Adam with amsgrad does."""
 
 Arguments = dict[str, Any]
 
@@ -51,7 +51,7 @@ def class_name(optimizer: torch.optim.Optimizer) -> str:
 def arguments(optimizer: torch.optim.Optimizer) -> list[Arguments]:
     """Returns the current options of all parameter groups as JSON values.
 
-    Raises UsageProblem for values other than None, numbers, tensors of one number, text, and lists of these.
+    Raises UsageProblem if an option is not None, a number, a tensor with one element, text, or a list of these.
     """
     return [
         {
@@ -81,7 +81,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def from_wire(groups: Any) -> list[Arguments]:
-    """Converts received JSON values to options, with tuples in place of lists. Raises ValueError."""
+    """Converts received JSON values to options, in which lists become tuples. Raises ValueError if they are invalid."""
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ValueError("an optimizer's arguments are a list of objects, one a parameter group")
     return [{str(name): _tuples(value) for name, value in group.items()} for group in groups]
@@ -98,7 +98,7 @@ def _tuples(value: Any) -> Any:
 def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """Creates the optimizer `torch.optim.name` for these leaves, with the options of a parameter group.
 
-    Options that the constructor does not have, such as a scheduler's `initial_lr`, are kept in the group. Raises
+    Options that the constructor does not accept, such as a scheduler's `initial_lr`, are kept in the group. Raises
     ValueError if torch has no such optimizer or rejects the options.
     """
     kind: Any = getattr(torch.optim, name, None)
@@ -125,7 +125,8 @@ def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """Returns a function that calls step() without torch's wrappers for profiling and compiling.
 
-    The wrappers cost more than the step of a small chunk. The returned function disables gradients, as the wrappers do.
+    For a small chunk, the wrappers take more time than the step. The returned function disables gradients, as the
+    wrappers do.
     """
     step = inspect.unwrap(type(optimizer).step)
 
@@ -137,13 +138,13 @@ def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def apply(optimizer: torch.optim.Optimizer, options: Arguments) -> None:
-    """Sets options such as the learning rate for the next step."""
+    """Sets the optimizer's options, such as the learning rate, for the next step."""
     (group,) = optimizer.param_groups
     group.update(options)
 
 
 def state_bytes(name: str, parameter_bytes: int) -> int:
-    """Returns an upper bound on the size of the optimizer's state in bytes, without scalars such as step counts."""
+    """Returns an upper bound of the size in bytes of the optimizer's state, without scalars such as step counts."""
     return math.ceil(STATES.get(name, 3) * parameter_bytes)
 
 
@@ -151,14 +152,14 @@ Step = Callable[[torch.optim.Optimizer], None]
 
 
 def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None]:
-    """Replaces `optimizer.step()` by `step(optimizer)`, which runs inside the optimizer's hooks.
+    """Replaces `optimizer.step()` by `step(optimizer)`. The optimizer's hooks are still called.
 
     Returns:
-        A function that calls the original step without hooks. It must be called with unscaled gradients, since it hides
-        a GradScaler's attributes from the optimizer.
+        A function that calls the original step without hooks. The gradients must be unscaled, because the function
+        hides a GradScaler's attributes from the optimizer.
     """
     own = type(optimizer).step
-    # torch wraps the step() of the class in order to call hooks.
+    # torch wraps step() of the class to call hooks.
     plain = own.__wrapped__ if getattr(own, "hooked", False) else own
 
     def shared_step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
@@ -171,10 +172,10 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
         return loss
 
     hooked = torch.optim.Optimizer.profile_hook_step(shared_step)
-    # Schedulers mark a wrapped step() with this attribute.
+    # Schedulers set this attribute on a step() that they have wrapped.
     hooked._wrapped_by_lr_sched = True
     vars(optimizer)["step"] = MethodType(hooked, optimizer)
-    # With this attribute, a GradScaler also calls step() if gradients are not finite.
+    # If this attribute is set, a GradScaler calls step() even if gradients are not finite.
     vars(optimizer)["_step_supports_amp_scaling"] = True
 
     def own_step() -> None:
@@ -182,6 +183,7 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
         try:
             plain(optimizer)
         finally:
-            vars(optimizer).update(hidden)  # The GradScaler removes these attributes after the step.
+            # The attributes are restored because the GradScaler deletes them after the step.
+            vars(optimizer).update(hidden)
 
     return own_step

@@ -1,9 +1,9 @@
 """State that is replicated to all workers without optimizer steps: the buffers of each group, and frozen parameters.
 
 A group's first worker sends its buffers before its push, and the other workers receive them with the parameters of that
-round. They must not receive the buffers of the next round, which the first worker may have sent already: they would
-modify these buffers in that round and not receive them again. The chief sends the frozen parameters once, before other
-workers join.
+round. The first worker may already have sent the buffers of the next round. The other workers must not receive these
+yet, because they would modify the buffers in that round and not receive them again. The chief sends the frozen
+parameters once, before other workers join.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchyard_roles.exchange.chunk_staging import PackedTensors
 
 
 class Receiver(Protocol):
-    """The interface of a worker's session through which replicated state is sent."""
+    """The part of a worker's session that is needed to send replicated state."""
 
     group: int
     buffers_seen: int
@@ -37,17 +37,17 @@ class ReplicatedState:
     def __init__(self, sizes: dict[str, int]) -> None:
         self._sizes = sizes
         self._lock = threading.Lock()
-        # The key is the group; the value is (serial number, bytes).
+        # The keys are groups, and the values are (serial number, bytes).
         self._buffers: dict[int, tuple[int, torch.Tensor]] = {}
         self._coming: dict[int, tuple[int, torch.Tensor]] = {}
         self.constants: torch.Tensor | None = None
 
     def empty(self, name: str) -> torch.Tensor:
-        """Returns a tensor of torch.uint8 into which the named state can be received."""
+        """Returns a tensor of torch.uint8 into which the state with this name can be received."""
         return torch.empty(self._sizes[name], dtype=torch.uint8)
 
     def take_buffers(self, session: Receiver, values: torch.Tensor, groups: Iterable[int]) -> None:
-        """Stores the buffers that `session` has sent, which become valid for these groups after their current round."""
+        """Stores the buffers that a session has sent. They become valid for these groups after the current round."""
         with self._lock:
             for group in groups:
                 serial = self._buffers.get(group, (0, values))[0] + 1
@@ -56,13 +56,13 @@ class ReplicatedState:
                     session.buffers_seen = serial
 
     def end_round(self, group: int) -> None:
-        """Ends a group's round, so that the buffers sent last become valid."""
+        """Ends a group's round. The buffers that were sent last become valid."""
         with self._lock:
             if group in self._coming:
                 self._buffers[group] = self._coming.pop(group)
 
     def bring_buffers(self, session: Receiver) -> None:
-        """Sends a session the valid buffers of its group, unless the session already has them."""
+        """Sends the valid buffers of a group to one of its sessions, unless the session already has them."""
         with self._lock:
             serial, values = self._buffers.get(session.group, (0, None))
             if values is None or serial == session.buffers_seen:
@@ -78,7 +78,7 @@ class ReplicatedState:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restores the state that state() has returned. Raises KeyError."""
+        """Restores the state that state() has returned. Raises KeyError if a value is missing."""
         with self._lock:
             self._buffers = {int(group): (1, values) for group, values in saved["buffers"].items()}
             self.constants = saved["constants"]
@@ -89,7 +89,7 @@ class ReplicatedTensors:
 
     Args:
         trained: The IDs of all trained parameters.
-        sends_buffers: Whether this worker is the first of its group, from which the others receive their buffers.
+        sends_buffers: Whether this worker is the first of its group, which sends its buffers to the others.
     """
 
     def __init__(self, model: torch.nn.Module, trained: set[int], *, sends_buffers: bool) -> None:
@@ -106,15 +106,15 @@ class ReplicatedTensors:
 
     @property
     def receivers(self) -> dict[str, tuple[int, Callable[[torch.Tensor], None]]]:
-        """The size in bytes of each non-empty state, and a function that stores its received values, by name."""
+        """For each state that is not empty, its size in bytes and a function that stores received values, by name."""
         return {name: (self.sizes[name], partial(self._arrived.__setitem__, name)) for name in self._tensors}
 
     def packed(self) -> list[tuple[str, torch.Tensor]]:
-        """Returns the current values, with their names."""
+        """Returns the current values by name, each packed into a tensor of bytes."""
         return [(name, each.packed()) for name, each in self._tensors.items()]
 
     def changed_buffers(self) -> torch.Tensor | None:
-        """Returns the buffers to send, or None if this worker sends none or the buffers have not changed."""
+        """Returns the buffers to send, or None if they have not changed or this worker does not send buffers."""
         if not self._sends_buffers or "buffers" not in self._tensors:
             return None
         buffers = self._tensors["buffers"].packed()
@@ -122,9 +122,9 @@ class ReplicatedTensors:
         return None if is_sent else buffers
 
     def keep_constants(self) -> None:
-        """Ignores frozen parameters that are received from now on.
+        """From now on, ignores frozen parameters that are received.
 
-        A restarted server sends its old values again, but other pairs may train some of these parameters in the
+        A restarted server sends the old values again, but other pairs may have trained some of these parameters in the
         meantime.
         """
         self._has_constants = True
@@ -132,8 +132,8 @@ class ReplicatedTensors:
     def install(self) -> None:
         """Installs the received values. Like parameters, they may be installed only between two steps.
 
-        Unchanged buffers are not sent again, so the last received buffers are installed after each step, except on the
-        worker that sends them.
+        Unchanged buffers are not sent again. Therefore the last received buffers are installed after each step, except
+        on the worker that sends them.
         """
         for name, each in self._tensors.items():
             is_source = name == "constants" or self._sends_buffers

@@ -1,16 +1,16 @@
 """The strategies with parameter servers: sandblaster (synchronous) and downpour (asynchronous between worker groups).
 
-Each server holds a shard of the parameters and its optimizer's state. A worker pushes its gradients chunk by chunk; the
-server averages them over the worker's group, steps, and sends the new parameters back. With M bytes of gradients, N
-workers, S servers and links of B bytes/s, an exchange takes max(M/B, N·M/(S·B)) seconds.
+Each server holds a shard of the parameters and of the optimizer's state. A worker pushes its gradients chunk by chunk.
+The server averages them over the worker's group, updates the parameters, and sends the new parameters back. With M
+bytes of gradients, N workers, S servers and links of B bytes/s, an exchange takes max(M/B, N·M/(S·B)) seconds.
 
-Sandblaster is downpour with one group that pushes and pulls in each step, and the exchange is part of the step. With
-several groups the exchange overlaps with the next step, and the new parameters are installed at that step's end (Dean
-et al. 2012, Large Scale Distributed Deep Networks). If N groups push in turn, a gradient is 2N−1 versions old, instead
-of N−1 versions without overlap. During training parameters are installed only inside step() and clip_gradients(), and
-when a checkpoint is saved, since autograd rejects in-place changes between two backward passes.
+Sandblaster is downpour with one group that pushes and pulls in each step, where the exchange is part of the step. If
+there are several groups, the exchange overlaps with the next step, and the new parameters are installed at the end of
+that step (Dean et al. 2012, Large Scale Distributed Deep Networks). If N groups push in turn, a gradient is 2N−1
+versions old. Without overlap it would be N−1 versions old. During training, parameters are installed only in step() and
+clip_gradients(), and when a checkpoint is saved, because autograd rejects in-place changes between two backward passes.
 
-Each pair of model and optimizer is exchanged separately in its own optimizer's step().
+Each pair of a model and an optimizer is exchanged separately, in the step() of its optimizer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from torchyard_roles.strategies.parameter_server.server_group import on_all
 from torchyard_roles.strategies.parameter_server.worker_pair import WorkerPair
 
 REMEMBERED = 1000
-"""The number of past steps of the run for which the step counts of all pairs are kept, for flush()."""
+"""Number of past steps of the run for which the step counts of all pairs are kept, for flush()."""
 
 
 class ParameterServerStrategy(Strategy):
-    """The parameter server strategy of one worker, which has a WorkerPair for each model and optimizer.
+    """The strategies sandblaster and downpour on one worker, with a WorkerPair for each model and optimizer.
 
     Args:
         chunk_bytes, overlaps, steps_between_pulls: Passed to WorkerPair.
@@ -113,15 +113,16 @@ class ParameterServerStrategy(Strategy):
         self._spent = self._all_spent()
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Clips the mean gradients of the group by their norm, on the servers.
+        """Makes the servers clip the mean gradients of the group by their norm.
 
         The servers sum the gradients and report the norms of their shards. All workers compute the same factor from
-        these norms, in double precision and in the order of servers, and the servers step with the first factor that
-        arrives. All pushes end before the first pull, which takes M/B seconds longer than without clipping.
+        these norms, in double precision and in the order of servers, and each server uses the first factor that it
+        receives. All pushes end before the first pull, so clipping takes M/B seconds for M bytes of gradients and links
+        of B bytes/s.
 
-        Each pair that has any of `parameters` takes part with all of its own parameters. If a step is not pushed or
-        pulled, each worker clips its own gradients. Raises UsageProblem with backup workers, since the norm of a round
-        that lacks some members is not known to all members.
+        If a pair has any of `parameters`, all parameters of the pair are clipped. If some steps are not pushed or
+        pulled, each worker clips its own gradients. Raises UsageProblem if there are backup workers, because the norm
+        of a round without some members would not be known to all members.
         """
         options = self._environment.options
         if self._environment.strategy == "sandblaster" and options.backup_workers:
@@ -140,7 +141,7 @@ class ParameterServerStrategy(Strategy):
         for pair in pairs:
             pair.hold()
         norm = math.sqrt(sum(pair.square() for pair in pairs))
-        # The small constant is the same as in torch.nn.utils.clip_grad_norm_.
+        # torch.nn.utils.clip_grad_norm_ uses the same small constant.
         factor = min(1.0, max_norm / (norm + 1e-6))
         took_s = time.monotonic() - began
         for pair in pairs:
@@ -149,7 +150,7 @@ class ParameterServerStrategy(Strategy):
         return torch.tensor(math.nan if is_void else norm, dtype=torch.float32, device="cpu")
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        """Clips the elements of the mean gradient on the servers.
+        """Makes the servers clip the elements of the mean gradient.
 
         In a group of one worker, or if some steps are not pushed or pulled, the local gradients are clipped instead.
         """
@@ -203,12 +204,13 @@ class ParameterServerStrategy(Strategy):
         return self.pairs[0].ends_last
 
     def finish(self) -> bool:
-        """Finishes all pairs. In asynchronous training, the chief waits until all other groups have ended."""
+        """Finishes all pairs. In asynchronous training, the chief also waits until all other groups have ended."""
         for pair in self._distributed:
             pair.finish()
         if not self.ends_last:
             return False
-        # All pairs wait concurrently, because a group that waits for the warm start of one pair has not left any pair.
+        # All pairs must wait concurrently: a group that waits for the warm start of one pair has not left the other
+        # pairs either.
         on_all(self._distributed, lambda pair: pair.wait_for_other_groups(logs=pair is self.pairs[0]))
         for pair in self._distributed:
             pair.pull()

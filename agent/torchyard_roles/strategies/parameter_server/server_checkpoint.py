@@ -10,11 +10,11 @@ from typing import Any
 from torchyard_roles.checkpoints import files
 
 PAIR = ".pair-"
-"""Separates the server's name and the number of a pair, except for the first pair."""
+"""Separator between a server's name and the number of a pair. The name for the first pair has no number."""
 
 
 def name_of(server: str, pair: int) -> str:
-    """Returns the name of a server's part for a pair."""
+    """Returns the name under which a server saves its part of a pair."""
     return f"{server}{PAIR}{pair}" if pair else server
 
 
@@ -26,7 +26,7 @@ def numbers(folder: Path, server: str) -> list[int]:
 
 
 class ServerCheckpoint:
-    """The parts of one pair on server `index` of `count`. All methods are thread-safe.
+    """The checkpoint files of one pair on server `index` of `count`. All methods are thread-safe.
 
     Args:
         folder: The checkpoint folder.
@@ -42,20 +42,21 @@ class ServerCheckpoint:
         self._writing = threading.Lock()
 
     def write(self, state: Callable[[], dict[str, Any]], step: int | None, kept: Sequence[int]) -> None:
-        """Saves a part. Raises OSError.
+        """Saves this server's part of a checkpoint. Raises OSError if it cannot be written.
 
         Args:
-            state: Returns the state. Called with the lock held, so that an older state never replaces a newer one.
+            state: A function that returns the state. It is called with the lock held, so an older state never replaces
+                a newer one.
             step: The step of the checkpoint, or None to save only the newest state for this server's restart.
-            kept: The steps of the chief's complete checkpoints, whose parts are kept; if empty, the newest parts are
-                kept. After repeated failures of the chief's saves, keeping the newest parts could delete the parts of
-                the last complete checkpoint.
+            kept: The steps of the chief's complete checkpoints, whose parts are kept. If empty, the newest parts are
+                kept, but after repeated failures of the chief's saves this could delete the parts of the last complete
+                checkpoint.
         """
         with self._writing:
             whole = {**state(), "place": self._place, "run": self._run}
             try:
                 files.write_part(self._folder, self._name, None, whole)
-            except RuntimeError as error:  # torch wraps the error of the operating system.
+            except RuntimeError as error:  # torch wraps OSError in an error of its own.
                 raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
             if step is not None:
                 files.keep_newest_part(self._folder, self._name, step)
@@ -63,7 +64,7 @@ class ServerCheckpoint:
                 files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
 
     def read(self, step: int | None) -> dict[str, Any] | None:
-        """Returns the part of a step from any run, or this run's newest part if `step` is None.
+        """Returns the part that any run saved for `step`, or this run's newest part if `step` is None.
 
         Returns None if there is no such part.
         """
@@ -71,8 +72,8 @@ class ServerCheckpoint:
         if not isinstance(saved, dict) or saved.get("place") != self._place:
             return None
         if step is None and saved.get("run") != self._run:
-            # A part that another run saved names generations of trainers that have ended. Its parameters may also
-            # differ from those in the checkpoint from which this run resumes.
+            # Another run's newest part is not used: it contains generations of trainers that have ended, and its
+            # parameters may differ from those in the checkpoint from which this run resumes.
             print(
                 f"torchyard: {self._name} ignores its newest part, which belongs to another run: the chief sends the "
                 "parameters that it has.",

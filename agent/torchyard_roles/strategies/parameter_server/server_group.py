@@ -1,4 +1,4 @@
-"""A worker's links to all parameter servers: exchanges with all of them, and recovery of lost servers."""
+"""The links of one worker to all parameter servers: exchanges with all servers, and reconnecting to lost servers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 T = TypeVar("T")
 
 AWAY_S = 660.0
-"""Longest wait in seconds of the chief for a lost worker group, longer than a keeper waits for a lost host."""
+"""Longest time in seconds for which the chief waits for a lost worker group. It exceeds a keeper's wait for a lost
+host.
+"""
 SAY_WAITING_S = 5.0
 RETRY_S = 60.0
-"""Longest wait in seconds of a worker of an asynchronous strategy for a lost server."""
+"""Longest time in seconds for which a worker of an asynchronous strategy waits for a lost server."""
 
 
 class Servers:
-    """All parameter servers of one worker.
+    """The links of one worker to all parameter servers.
 
     Args:
         name: The name of the worker.
-        reenter: Joins a server that was restarted.
+        reenter: A function that joins a server that was restarted.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Servers:
         return completion
 
     def finish(self, completion: Completion, *, pulls: bool) -> None:
-        """Waits for an exchange, installs the received parameters, and recovers lost servers."""
+        """Waits until an exchange is complete, installs the received parameters, and reconnects to lost servers."""
         completion.wait()
         if pulls:
             for link in self._links:
@@ -62,7 +64,9 @@ class Servers:
         return Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived)
 
     def recover(self, link: ServerLink) -> None:
-        """Waits for the restart of a lost server and joins it. Raises PeerLost after RETRY_S or for another loss.
+        """Waits until a lost server has restarted, and joins it again.
+
+        Raises PeerLost after RETRY_S, or if another peer is lost.
 
         Pushes that were in progress are lost.
         """
@@ -87,16 +91,16 @@ class Servers:
             time.sleep(0.2)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """Waits until all other groups have left, or those that are left have been unreachable for AWAY_S.
+        """Waits until all other groups have left, or the remaining groups have been unreachable for AWAY_S.
 
         Args:
-            logs: Whether to print which groups are missing.
+            logs: Whether to print which groups have not left yet.
         """
         for link in self._links:
             self._wait_for_other_groups(link, is_logged=not logs)
 
     def _wait_for_other_groups(self, link: ServerLink, *, is_logged: bool) -> None:
-        """Waits for the other groups on one server, and recovers that server if it is lost."""
+        """Waits until the other groups have left one server, and reconnects if that server is lost."""
         began = here_at = time.monotonic()
         while True:
             try:
@@ -117,7 +121,7 @@ class Servers:
 
 
 def on_all(each: Sequence[T], act: Callable[[T], Any]) -> None:
-    """Calls `act` for all items in parallel. Raises the error of the first item that failed, in the order of items."""
+    """Calls `act` for all items in parallel. If calls fail, raises the error of the first of these items."""
     if len(each) == 1:
         act(each[0])
         return

@@ -1,9 +1,9 @@
-"""A worker's connection to one parameter server: commands, which are sent one at a time, and exchanges of chunks.
+"""A worker's connection to one parameter server, for requests (one at a time) and exchanges of chunks.
 
-Each link has two threads, so that sending never waits for receiving. At most IN_FLIGHT chunks are in flight: without a
-limit the gradients of all workers congest the server (incast), and a low limit leaves the link idle. At 200 Mbit/s with
-4 workers and 4 servers, 4 × 128 KiB took 1.14 times the lower bound, and 8 × 234 KiB took 1.23 times that bound (on two
-busy cores).
+Each link has two threads, so sending never waits for receiving. At most IN_FLIGHT chunks are unanswered: without a
+limit the gradients of all workers would congest the server (incast), and with a low limit the link would be idle at
+times. At 200 Mbit/s with 4 workers and 4 servers, an exchange with 4 unanswered chunks of 128 KiB took 1.14 times the
+theoretical minimum, and with 8 chunks of 234 KiB 1.23 times (on two busy cores).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Exchange:
     """One exchange with all servers. The threads of the links call its functions."""
 
     gradient: Callable[[Chunk], Gradient] | None
-    """The gradient of a chunk; None if nothing is pushed."""
+    """Returns the gradient of a chunk. None if the exchange does not push."""
     target: Callable[[Chunk], torch.Tensor] | None
-    """The tensor for a chunk's new parameters, 1-D on the CPU; None if nothing is pulled."""
+    """Returns the 1-D CPU tensor for a chunk's new parameters. None if the exchange does not pull."""
     arrived: Callable[[Chunk], None] = lambda chunk: None
     void: bool = False
     hold: bool = False
-    """Whether the exchange pauses once all servers have reported the norms of their sums; scale() continues it."""
+    """Whether the exchange stops when all servers have reported the norms of their sums. scale() continues it."""
     clip: float | None = None
-    """The limit for elements of the mean gradient, or None."""
+    """The limit for elements of the mean gradient, or None if there is none."""
     changed: Mapping[int, int] = field(default_factory=dict)
-    """Checksums of chunks that the script has changed since the last step, by number."""
+    """The checksums of the chunks that the script has changed since the last step, by number."""
     values: Callable[[Chunk], torch.Tensor] | None = None
-    """The values of a changed chunk, on the worker that sends them to the servers; None on others."""
+    """Returns the values of a changed chunk. None except on the worker that sends these values to the servers."""
 
 
 class Completion:
-    """The completion of an exchange over several links. The first error ends the wait."""
+    """The completion of an exchange on several links. The first error ends the wait."""
 
     def __init__(self, parts: int) -> None:
         self._condition = threading.Condition()
@@ -57,7 +57,7 @@ class Completion:
         """Links whose server is lost, if training may continue without it."""
 
     def done(self, *, error: Exception | None = None, lost: ServerLink | None = None) -> None:
-        """Records that one link has finished its part, with success, with an error, or with the loss of its server."""
+        """Records that one link has finished its part: successfully, with an error, or with the loss of its server."""
         with self._condition:
             self._left -= 1
             self._error = self._error or error
@@ -75,17 +75,17 @@ class Completion:
 
 @dataclass
 class Figures(Outcomes):
-    """Counts of a link's exchanges. `waited` and `staleness` refer to the last exchange."""
+    """Statistics of a link's exchanges. `waited` and `staleness` refer to the last exchange."""
 
     waited: float = 0.0
-    """Longest wait of the server for the other members, for any chunk, in seconds."""
+    """The longest time in seconds that the server waited for the other members, over all chunks."""
     staleness: int = 0
     lost: int = 0
-    """Pushes that were lost with a server."""
+    """The number of pushes that were lost because the server was lost."""
 
 
 class Job:
-    """An exchange in progress over one link."""
+    """The part of an exchange that uses one link."""
 
     def __init__(self, exchange: Exchange, completion: Completion, left: int, base: int) -> None:
         self.exchange = exchange
@@ -145,7 +145,7 @@ class ServerLink:
         self._threads: list[threading.Thread] = []
 
     def connect(self, deadline_s: float) -> dict[str, Any]:
-        """Connects or reconnects, and returns the server's answer. Raises PeerLost or ProtocolError."""
+        """Connects or reconnects, and returns the server's answer. Raises PeerLost, or ProtocolError if it refuses."""
         if self._connection is not None:
             self._end_threads()
         self._connection, answer = Connection.connect(self.peer, self._key, self._introduction, deadline_s)
@@ -167,12 +167,12 @@ class ServerLink:
 
     @property
     def lost(self) -> PeerLost | None:
-        """The loss that ends training: that of this server, or one that this server has reported; None without one."""
+        """The loss that ends training, of this server or of a peer that it has reported; None if there is none."""
         error = self._error
         return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 
     def close(self, *, goodbye: bool, cause: PeerLost | None = None) -> None:
-        """Disconnects. Without `goodbye`, the server records this worker as lost, or as ended by `cause`."""
+        """Disconnects. If `goodbye` is false, the server records this worker as lost, or as ended by `cause`."""
         if self._connection is None:
             return
         last: dict[str, Any] | None = {"op": "bye"} if goodbye else None
@@ -182,7 +182,7 @@ class ServerLink:
         if last is not None and self._error is None:
             try:
                 self._connection.send(last)
-                # The thread ends when the server has read the message and disconnected.
+                # The receiving thread ends when the server has read the message and disconnected.
                 self._threads[1].join(timeout=5)
             except PeerLost:
                 pass  # The server has already disconnected.
@@ -200,7 +200,10 @@ class ServerLink:
         self._connection.close()
 
     def command(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> dict[str, Any]:
-        """Sends a request and waits for the answer. Raises UsageProblem with the message of a refusal."""
+        """Sends a request and waits for the answer.
+
+        Raises UsageProblem with the server's message if it refuses the request.
+        """
         self.tell(header, payload)
         answer = self._answers.get()
         if isinstance(answer, Exception):
@@ -210,14 +213,14 @@ class ServerLink:
         return answer
 
     def tell(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Sends a message without waiting for an answer. Raises the error of a broken connection."""
+        """Sends a message without waiting for an answer. If the connection is broken, raises its error."""
         if self._error is not None:
             raise self._error
         assert self._connection is not None
         self._connection.send(header, payload)
 
     def note_gradients(self) -> None:
-        """Records that gradients of the installed parameters have been computed."""
+        """Records that gradients were computed from the installed parameters."""
         if self._base is None:
             self._base = self.version
 
@@ -243,12 +246,12 @@ class ServerLink:
 
     @property
     def square(self) -> float:
-        """The squared norm of the held mean gradient over this server's shard."""
+        """The squared norm of this server's shard of the held mean gradient."""
         squares = self._held.squares if self._held is not None else {}
         return sum(squares[number] for number in sorted(squares))
 
     def scale(self, factor: float, completion: Completion) -> None:
-        """Continues a held exchange: the server multiplies its sums by `factor` and steps."""
+        """Continues a held exchange. The server multiplies its sums by `factor` and takes the step."""
         with self._flow:
             job, self._held = self._held, None
             self._completion = completion
@@ -257,12 +260,12 @@ class ServerLink:
                 if self._error is None:
                     self._job = job
             broken = self._error is not None
-        if job is None:  # The server has no chunks, or was recovered in the meantime.
+        if job is None:  # The server has no chunks, or has restarted in the meantime.
             completion.done()
         elif broken:
             self._fail(job)
         else:
-            with suppress(PeerLost):  # The receiving thread handles the loss.
+            with suppress(PeerLost):  # The receiving thread handles the lost connection.
                 self.tell({"op": "scale", "round": job.round, "factor": factor})
 
     def _send(self) -> None:
@@ -274,9 +277,9 @@ class ServerLink:
             try:
                 self._send_all(job)
             except PeerLost:
-                return  # The receiving thread ends the job after a loss.
+                return  # The receiving thread handles the lost connection and ends the job.
             except Exception as error:
-                # The training thread raises this error, which may for example come from the GPU.
+                # The training thread raises this error, which may come, for example, from the GPU.
                 self._break(error)
                 if self._connection is not None:
                     self._connection.cut()
@@ -300,7 +303,7 @@ class ServerLink:
             if changed is not None and exchange.values is not None:
                 connection.send({"op": "set", "chunk": chunk.number, "round": number}, exchange.values(chunk))
             push = Push(
-                group=0,  # The server identifies the member by its connection.
+                group=0,  # The header does not name the member, which the server knows by its connection.
                 rank=0,
                 generation=0,
                 round=number,
@@ -327,7 +330,7 @@ class ServerLink:
         except (KeyError, TypeError, ValueError) as error:
             self._break(ProtocolError(f"{self.peer.name} sent an invalid message: {error}."))
             connection.close()
-        except Exception as error:  # The training thread raises this error.
+        except Exception as error:  # The training thread raises this error again.
             self._break(error)
             connection.close()
 
@@ -359,7 +362,7 @@ class ServerLink:
             connection.receive_into(job.exchange.target(chunk))
             job.exchange.arrived(chunk)
         version = int(header["version"])
-        # The version of the parameters is at least the oldest version of all chunks.
+        # Chunks may have different versions. The oldest of them is used as the version of all parameters.
         job.version = version if job.version is None else min(job.version, version)
         job.round = max(job.round, int(header["round"]))
         job.waited = max(job.waited, float(header.get("waited", 0.0)))
@@ -399,13 +402,13 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # A pull sets the round to the server's number; pushes only increase it.
+        # A pull sets the round to that of the server. A push can only increase it.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0
 
     def _break(self, error: Exception) -> None:
-        """Releases all threads that wait for this connection, with an error."""
+        """Wakes all threads that wait for this connection, with an error."""
         with self._flow:
             self._error = self._error or error
             job, self._job = self._job, None
@@ -414,7 +417,8 @@ class ServerLink:
         if job is not None:
             self._fail(job)
         elif self._completion is not None and not self.tolerates(error):
-            self._completion.done(error=error)  # The exchange's parts on other servers may never be completed.
+            # The exchange is ended, because its parts on other servers may never be completed.
+            self._completion.done(error=error)
 
     def _fail(self, job: Job) -> None:
         error = self._error
@@ -426,5 +430,5 @@ class ServerLink:
             job.completion.done(error=error)
 
     def tolerates(self, error: Exception) -> bool:
-        """Returns whether training continues after this error: a loss of this server, which may be restarted."""
+        """Returns whether training continues after this error. It does if this server is lost and may be restarted."""
         return self._outlives and isinstance(error, PeerLost) and error.name == self.peer.name and not self._parts

@@ -1,6 +1,6 @@
-"""One pair of model and optimizer on a parameter server: sessions, start, added parameters, saving and end.
+"""One pair of a model and an optimizer on a parameter server: its start, sessions, added parameters, saving and end.
 
-The computation is in the module `shard`, and the process in `server_process`.
+The module `shard` contains the computation, and `server_process` the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torchyard_roles.strategies.parameter_server.shard import Shard
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 BEGIN_S = 660.0
-"""Longest wait in seconds of workers for the chief, longer than a keeper waits for a lost host."""
+"""Longest time in seconds for which workers wait for the chief. It exceeds a keeper's wait for a lost host."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Added:
 
     entry: Entry
     checksum: int | None
-    """The checksum of the parameter's initial value; None if it was restored, or after a restart of the server."""
+    """The checksum of the parameter's initial value, or None if that is unknown because the chunk was restored."""
     is_ready: bool
 
 
@@ -54,25 +54,25 @@ class ServerSettings:
     count: int
     rules: Rules
     keeps: bool = False
-    """Whether the server keeps the parameters when workers restart (asynchronous strategies)."""
+    """Whether the server keeps its parameters when workers restart, as in asynchronous strategies."""
     folder: Path | None = None
-    """The folder for checkpoints; None if the server saves nothing."""
+    """The folder for checkpoints, or None if the server saves nothing."""
     run: str = ""
     """The ID of the run."""
     save_every_s: float = 0.0
     """Interval of the server's own saves in seconds; 0 disables them."""
     begin_s: float = BEGIN_S
     available: Callable[[], int] = memory_check.available
-    """Returns the free memory in bytes."""
+    """A function that returns the free memory in bytes."""
 
 
 class ServerPair:
-    """The pair `number` on one server, with its shard, sessions and files.
+    """Pair `number` on one server, with its shard, sessions and checkpoint files.
 
     Args:
-        available: Returns the free memory for this pair in bytes.
+        available: Returns the free memory in bytes for this pair.
         on_end: Called when all workers of all groups have left.
-        on_failure: Called with an error that has ended a session within a step.
+        on_failure: Called with an error that has ended a session in the middle of a step.
     """
 
     def __init__(
@@ -102,10 +102,11 @@ class ServerPair:
         self._added: dict[int, Added] = {}
         self._reserved = 0
         self._is_open = False
-        self._restored = -1  # The generation of the chief's group for which the shard was restored.
-        self._begun = -1  # The generation of the chief's group that has begun.
+        self._restored = -1  # The generation of the chief's group in which the shard was restored, or -1.
+        self._begun = -1  # The newest generation of the chief's group that has begun, or -1.
         self._sessions: dict[tuple[int, int], Session] = {}
-        self._away_since: dict[int, float] = {}  # The groups without connections, with the time of the loss.
+        # The groups that have no connections, with the times at which they lost the last one.
+        self._away_since: dict[int, float] = {}
         self._changed = threading.Condition()
         self._ends = False
 
@@ -125,7 +126,7 @@ class ServerPair:
         return 0 if self.shard is None or self.shard.version else self._reserved
 
     def stop(self) -> None:
-        """Releases the threads that wait for other workers. This method is thread-safe and may be called twice."""
+        """Wakes the threads that wait for other workers. This method is thread-safe and may be called repeatedly."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -135,7 +136,7 @@ class ServerPair:
             session.cut()
 
     def save_for_itself(self) -> None:
-        """Saves the state of an asynchronous server for its own restart."""
+        """If the strategy is asynchronous, saves the state that this server needs for its own restart."""
         if self._parts is not None and self._settings.save_every_s > 0 and self._is_open:
             try:
                 self.save(None)
@@ -146,8 +147,8 @@ class ServerPair:
         """Creates the session of a new worker.
 
         Raises:
-            Refusal: The worker does not fit this server.
-            KeyError, TypeError, ValueError: The introduction is malformed.
+            Refusal: The worker's introduction does not match this server's settings.
+            KeyError, TypeError, ValueError: The introduction is invalid.
         """
         group, rank, size, generation = (int(description[key]) for key in ("group", "rank", "size", "generation"))
         place = (int(description["shard"]), int(description["shards"]), int(description["groups"]))
@@ -175,10 +176,10 @@ class ServerPair:
         return session
 
     def lost(self, session: Session, error: PeerLost) -> None:
-        """Handles the loss of a worker, by sending the cause to its group, which cannot continue."""
+        """Handles the loss of a worker. Sends the cause to the other workers of its group, which cannot continue."""
         with self._changed:
             if self._sessions.get((session.group, session.rank)) is not session:
-                return  # A newer session has replaced this one.
+                return  # The worker has a newer session, so it is not lost.
             del self._sessions[session.group, session.rank]
             others = [one for one in self._sessions.values() if one.group == session.group]
             if not others:
@@ -199,13 +200,17 @@ class ServerPair:
             self._changed.notify_all()
         if self.has_ended:
             self._on_end()
-        if deliveries:  # Some rounds waited only for this worker, and are complete now.
+        if deliveries:  # Rounds that waited only for this worker are complete now.
             self.rows.end_round(session.group)
         self.deliver(deliveries)
-        self.save_for_itself()  # Without this save, a restarted server would wait forever for this goodbye.
+        # If this were not saved, a restarted server would wait forever for this worker to leave.
+        self.save_for_itself()
 
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
-        """Begins with the chief's model. Returns whether this server keeps its current parameters."""
+        """Begins with the chief's model.
+
+        Returns whether this server keeps its own parameters instead of the chief's.
+        """
         layout = Layout.read(description["layout"])
         options = remote_optimizer.from_wire(description["options"])
         rows = model_description.row_sizes(description)
@@ -228,7 +233,7 @@ class ServerPair:
         return False
 
     def _make(self, layout: Layout, description: dict[str, Any], chunks: list[Any], options: list[Any]) -> None:
-        """Creates a shard of zeros. The caller must hold the lock."""
+        """Creates a shard whose parameters are 0. The caller must hold the lock."""
         self._is_open = False
         self._restored = -1
         self._layout = layout
@@ -240,11 +245,11 @@ class ServerPair:
             self.shard.enter(session.group, session.rank, session.size, session.generation)
 
     def add(self, session: Session, description: dict[str, Any]) -> list[int]:
-        """Adds parameters of a worker's optimizer. Raises ValueError and Refusal.
+        """Adds parameters that a worker's optimizer has received. Raises ValueError or Refusal if they cannot be added.
 
         Returns:
-            The chunks that this worker must assign, if it is the first of its group. Other workers wait for the
-            assignment.
+            The chunks whose values this worker must send, if it is the first of its group. Other workers wait for these
+            values.
         """
         layout, options = Layout.read(description["layout"]), remote_optimizer.from_wire(description["options"])
         checksums = {int(number): int(value) for number, value in description["checksums"].items()}
@@ -279,7 +284,7 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # Threads that wait for restored chunks are woken here.
+            self._changed.notify_all()  # Wakes the threads that wait for chunks which have been restored.
             if assigned:
                 return assigned
             self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))
@@ -293,7 +298,7 @@ class ServerPair:
                 f"The optimizer of {session.name} was given {words(entry)} later where another worker's was given "
                 f"{words(first.entry)}."
             )
-        # A restarted worker begins with the values of a checkpoint, so its checksum is not compared.
+        # The checksum of a restarted worker is not compared, because its values come from a checkpoint.
         if session.generation == 0 and None not in (checksum, first.checksum) and checksum != first.checksum:
             raise Refusal(
                 f"The values of {entry.name}, which was added later to the optimizer of {session.name}, differ from "
@@ -302,22 +307,22 @@ class ServerPair:
             )
 
     def added(self, chunks: Sequence[int]) -> None:
-        """Records that the chunks requested by add() have been assigned."""
+        """Records that the worker has sent the values of the chunks that add() has returned."""
         with self._changed:
             for number in chunks:
                 self._added[int(number)].is_ready = True
             self._changed.notify_all()
 
     def check_added(self, session: Session, number: int) -> None:
-        """Refuses a round whose members push different chunks, because the round would never be complete."""
+        """Refuses a round whose members push different chunks, because such a round would never be complete."""
         if self.shard is None or len(session.added) == len(self.shard.ledger.added(session.group)):
             return
         if number <= self.shard.ledger.closed_round(session.group):
-            return  # The round is closed, so the push is late and its gradient is dropped.
+            return  # The round is already closed, so the push is late and its gradient is dropped.
         self._refuse_without(session)
 
     def _refuse_without(self, session: Session) -> None:
-        """Informs a group that this member lacks added parameters."""
+        """Informs a group that one of its members does not have the added parameters."""
         header = {
             "op": "refused",
             "message": f"Another worker's optimizer was given parameters that the optimizer of {session.name} was not.",
@@ -328,15 +333,15 @@ class ServerPair:
                 one.post(header)
 
     def open(self) -> None:
-        """Lets the other workers join, since the chief has assigned all chunks."""
+        """Lets the other workers join. Called when the chief has sent the values of all chunks."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
 
     def join(self, session: Session, description: dict[str, Any]) -> None:
-        """Lets a worker join with its model, after waiting for the chief and, in other groups, for the warm start."""
+        """Lets a worker join, after the chief has begun and, if it belongs to another group, after the warm start."""
         with self._changed:
-            # Restarted workers wait for the chief, unless the server keeps its parameters.
+            # If the server keeps its parameters, restarted workers need not wait for the chief.
             self._wait_for_chief(lambda: self._is_open and (self._settings.keeps or self._begun >= session.generation))
             if not self._ends:
                 self._compare(session, Layout.read(description["layout"]), description)
@@ -348,9 +353,9 @@ class ServerPair:
                 session.post({"op": "constants"}, self.rows.constants)
 
     def _wait_for_chief(self, is_ready: Callable[[], bool]) -> None:
-        """Waits for the chief with the lock held. Raises Refusal after a timeout.
+        """Waits for the chief. Raises Refusal after a timeout. The caller must hold the lock.
 
-        The chief does not return to a server that has restarted without parameters after the chief had left.
+        A timeout occurs if the server has restarted without its parameters after the chief had left.
         """
         if not self._changed.wait_for(lambda: self._ends or is_ready(), timeout=self._settings.begin_s):
             raise Refusal(
@@ -365,17 +370,17 @@ class ServerPair:
             raise Refusal(f"The model of {session.name} is not the chief's: it {difference}.")
 
     def warmed(self) -> None:
-        """Wakes threads that wait for the end of the warm start."""
+        """Wakes the threads that wait for the end of the warm start."""
         if self.rules.warm_start_steps:
             with self._changed:
                 self._changed.notify_all()
 
     def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int], float]:
-        """Waits at most `within_s` for the other groups after the last step of the chief's group.
+        """After the last step of the chief's group, waits at most `within_s` until the other groups have left.
 
         Returns:
-            The groups that have not left (none if this server stops), those of them that are connected, and the seconds
-            for which all of them have been disconnected.
+            The groups that have not left (none if this server stops), those of them that are connected, and the time in
+            seconds for which none of them has been connected.
         """
 
         def waiting() -> list[int]:
@@ -386,7 +391,8 @@ class ServerPair:
         with self._changed:
             if self.shard is None:
                 raise Refusal(f"{self.name} has no parameters yet.")
-            # Groups that wait for the warm start are released, since otherwise both sides would wait forever.
+            # Groups that wait for the warm start may begin now. Otherwise they and the chief would wait for each other
+            # forever.
             self.shard.ledger.is_over = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ends or not waiting(), timeout=within_s)
@@ -404,7 +410,7 @@ class ServerPair:
                 session.post(delivery.header, delivery.payload)
 
     def take_buffers(self, session: Session, values: torch.Tensor, *, with_push: bool) -> None:
-        """Stores buffers of a group's first worker for its group, or before the chief's open message for all groups.
+        """Stores a group's buffers for this group or, if the chief has not sent all values yet, for all groups.
 
         Args:
             with_push: Whether the buffers become valid after the next round instead of immediately.
@@ -415,9 +421,9 @@ class ServerPair:
             self.rows.end_round(group)
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
-        """Saves the server's part of a checkpoint, with the arguments of ServerCheckpoint.write().
+        """Saves the server's part of a checkpoint. The arguments are those of ServerCheckpoint.write().
 
-        Raises OSError, and Refusal if there is no state or no folder.
+        Raises OSError, or Refusal if there is no state or no checkpoint folder.
         """
         shard = self.shard
         if shard is None or self._parts is None or not self._is_open:
@@ -429,7 +435,7 @@ class ServerPair:
         return {**shard.state(), "description": dict(self._description), **rows, "goodbyes": goodbyes}
 
     def restore(self, session: Session, step: int) -> bool:
-        """Restores the shard from a checkpoint. Returns whether this succeeded."""
+        """Restores the shard from a checkpoint, and returns whether this succeeded."""
         saved = self._parts.read(step) if self._parts is not None else None
         if saved is None or self.shard is None:
             return False
@@ -438,7 +444,7 @@ class ServerPair:
         except ValueError as error:
             print(f"torchyard: {self.name} ignores its part of step {step}: {error}", flush=True)
             return False
-        self.save_for_itself()  # A restarted server needs the state of its optimizer.
+        self.save_for_itself()  # The restored state is needed if this server restarts before its next save.
         return True
 
     def restored(self, generation: int) -> None:
@@ -451,7 +457,7 @@ class ServerPair:
             self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """Restores this run's newest part after a restart. Returns whether there is one that can be restored."""
+        """After a restart, restores the newest part that this run has saved, and returns whether this succeeded."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

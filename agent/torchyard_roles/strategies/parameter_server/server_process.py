@@ -30,7 +30,7 @@ from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 MOST_PAIRS = 1000
 PARTING_S = 5.0
-"""Longest wait in seconds for the threads of connections at the end, for example for a save."""
+"""Longest time in seconds to wait at the end for connection threads, which may be saving."""
 
 
 class ParameterServer:
@@ -48,9 +48,9 @@ class ParameterServer:
         self._failure: Exception | None = None
 
     def serve(self, listener: socket.socket) -> None:
-        """Handles requests until all workers of all groups have left or stop() is called, and then closes the listener.
+        """Handles requests until all workers of all groups have left or stop() is called, and then closes `listener`.
 
-        Raises RolesError after an error that makes the shard inconsistent.
+        Raises RolesError if an error has made a shard inconsistent.
         """
         if self.settings.folder is not None and self.settings.save_every_s > 0:
             threading.Thread(target=self._save_now_and_then, name="saver", daemon=True).start()
@@ -72,7 +72,7 @@ class ParameterServer:
             raise RolesError(f"{self.name} cannot continue: {self._failure}.") from self._failure
 
     def stop(self) -> None:
-        """Ends serve(). This method is thread-safe and may be called twice."""
+        """Ends serve(). This method is thread-safe and may be called repeatedly."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
@@ -80,9 +80,9 @@ class ParameterServer:
             pair.stop()
 
     def finish_soon(self, within_s: float) -> None:
-        """Ends serve() when no worker is connected, at most `within_s` later.
+        """Ends serve() once no worker is connected, and after `within_s` seconds at the latest.
 
-        This method is called by a signal handler. A thread waits, since the thread of the handler may hold the lock.
+        A signal handler calls this method. A separate thread waits, because the handler's thread may hold the lock.
         """
         threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
@@ -96,7 +96,7 @@ class ParameterServer:
             self.stop()
 
     def _fail(self, error: Exception) -> None:
-        """Records an error that has occurred in a session within a step, and ends serve() with it."""
+        """Records an error that has ended a session in the middle of a step. serve() ends and raises it."""
         self._failure = self._failure or error
         self.stop()
 
@@ -120,12 +120,15 @@ class ParameterServer:
         return sum(self._connections.traffic())
 
     def save_for_itself(self) -> None:
-        """Saves the state of all pairs of an asynchronous server."""
+        """Saves the state of all pairs that an asynchronous server needs for its own restart."""
         for pair in list(self.pairs.values()):
             pair.save_for_itself()
 
     def resume(self) -> bool:
-        """Restores this run's newest parts after a restart, before serve(). Returns whether any part was restored."""
+        """After a restart, restores this run's newest parts, and returns whether there were any.
+
+        Called before serve().
+        """
         folder = self.settings.folder
         numbers = server_checkpoint.numbers(folder, self.name) if folder is not None else []
         resumed = [self._pair(number).resume() for number in numbers]
@@ -159,7 +162,7 @@ class ParameterServer:
         return None
 
     def _pair(self, number: int) -> ServerPair:
-        """Returns the pair with a number, which is created at its first use."""
+        """Returns the pair with this number, and creates it if it does not exist."""
         with self._changed:
             pair = self.pairs.get(number)
             if pair is None:
@@ -175,7 +178,7 @@ class ParameterServer:
             return pair
 
     def _left_beside(self, number: int) -> int:
-        """Returns the free memory for a pair in bytes, minus the memory that other pairs' first steps will allocate."""
+        """Returns the free memory in bytes for a pair, without what other pairs will allocate in their first steps."""
         others = [pair for at, pair in list(self.pairs.items()) if at != number]
         return self.settings.available() - sum(pair.reserved for pair in others)
 
@@ -188,14 +191,14 @@ class ParameterServer:
 
 
 EXIT_RESERVE_S = 1.0
-"""Time in seconds reserved for a save and the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds of the grace period after SIGTERM that is reserved for a save and the exit."""
 
 
 def serve(environment: Environment) -> None:
     """Runs this process as a parameter server until all trainers of all groups have left.
 
-    After SIGTERM the process ends when no trainer is connected, since stopped trainers still finish their step and
-    save. Raises EnvironmentProblem.
+    After SIGTERM the process ends once no trainer is connected, because stopped trainers still finish their step and
+    save. Raises EnvironmentProblem if the server cannot start.
     """
     server = create_server(environment)
     place = next(place for place in environment.peers.ps if place.name == environment.replica)
@@ -206,7 +209,7 @@ def serve(environment: Environment) -> None:
         server.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
 
     signal.signal(signal.SIGTERM, stop)
-    # The connection threads sum chunks in parallel; additional torch threads would only compete with them.
+    # The connection threads already sum chunks in parallel. Additional torch threads would only compete with them.
     torch.set_num_threads(1)
     gc.freeze()  # freeze() exempts torch's objects from garbage collection.
     listener = tensor_connection.listen_at(place)
@@ -214,13 +217,13 @@ def serve(environment: Environment) -> None:
         with ServingReports(environment, server.figures, server.traffic):
             server.serve(listener)
     finally:
-        # Only a save and the exit remain, which the signal must not interrupt.
+        # Another SIGTERM must not interrupt the save and the exit.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server.save_for_itself()
 
 
 def create_server(environment: Environment) -> ParameterServer:
-    """Creates the server that the environment describes. Raises EnvironmentProblem."""
+    """Creates the server that the environment describes. Raises EnvironmentProblem if the environment is invalid."""
     options = environment.options
     servers = [place.name for place in environment.peers.ps]
     if environment.replica not in servers or environment.strategy not in ("sandblaster", "downpour"):

@@ -1,7 +1,7 @@
-"""A server's shard: parameters in chunks, their optimizers, and the effect of pushes.
+"""A server's shard: its parameters in chunks, their optimizers, and the sums of pushed gradients.
 
-The shard has neither sockets nor threads: its methods take pushes and return deliveries. Any thread may push; each
-chunk has a lock, so that chunks are summed in parallel.
+The shard has neither sockets nor threads: its methods take pushes and return the messages to send. Any thread may push.
+Each chunk has a lock of its own, so chunks are summed in parallel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchyard_roles.strategies.parameter_server.chunk_state import ChunkState, 
 from torchyard_roles.strategies.parameter_server.push_rounds import ACCEPTED, LATE, NEWEST, Ledger, Push, Rules
 
 POOLED = 64
-"""Largest number of pooled buffers of one size."""
+"""Largest number of unused buffers of one size that are kept."""
 LOW_PRECISION = (torch.float16, torch.bfloat16)
 """Dtypes that are summed in float32."""
 
@@ -45,10 +45,10 @@ class Shard:
         self.rules = rules
         self.ledger = Ledger(rules, len(chunks))
         self._clock = clock
-        # The lock protects ledger, options and pool, and is acquired after a chunk's lock.
+        # This lock protects ledger, options and pool. It is acquired after a chunk's lock.
         self._lock = threading.Lock()
         self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
-        # The key is the member, as (group, rank).
+        # The keys are members, as (group, rank).
         self._options: dict[tuple[int, int], list[remote_optimizer.Arguments]] = {}
         self._first_options = list(options)
         self._waited: tuple[tuple[int, int], float] = ((0, 0), 0.0)
@@ -62,7 +62,7 @@ class Shard:
 
     @property
     def waited_s(self) -> float:
-        """The longest wait of the newest round for its last member, in any chunk, in seconds."""
+        """The longest time in seconds that a chunk of the newest round waited for the last member."""
         return self._waited[1]
 
     @property
@@ -71,7 +71,7 @@ class Shard:
         return list(self._chunks)
 
     def enter(self, group: int, rank: int, size: int, generation: int) -> None:
-        """Adds a member. The first member of a new generation discards earlier pushes of its group."""
+        """Adds a member. If it is the first of a new generation, earlier pushes of its group are discarded."""
         with self._lock:
             newer = self.ledger.enter(group, size, generation)
             self._options.pop((group, rank), None)
@@ -83,7 +83,7 @@ class Shard:
                             del entries[key]
 
     def leave(self, group: int, rank: int, generation: int) -> list[Delivery]:
-        """Removes a member, and returns the deliveries of rounds that waited only for it."""
+        """Removes a member, and returns the deliveries of rounds that were waiting only for it."""
         with self._lock:
             self.ledger.leave(group, rank, generation)
         deliveries: list[Delivery] = []
@@ -94,14 +94,14 @@ class Shard:
         return deliveries
 
     def set_options(self, group: int, rank: int, options: list[remote_optimizer.Arguments]) -> None:
-        """Sets a member's optimizer options from its next push on. A round uses the options of its lowest rank."""
+        """Sets a member's optimizer options for its next pushes. A round uses the options of its lowest rank."""
         if len(options) < len(self._first_options):
             raise ValueError(f"{len(options)} parameter groups, but there are {len(self._first_options)}")
         with self._lock:
             self._options[group, rank] = options
 
     def expect(self, group: int, chunks: Iterable[int]) -> None:
-        """Adds chunks that the members of a group also push from their next round on."""
+        """Adds chunks that all members of a group push, too, from their next round on."""
         with self._lock:
             self.ledger.add(group, chunks)
 
@@ -114,17 +114,20 @@ class Shard:
         if saved is not None:
             state.load(saved)
         with self._lock:
-            # The dictionary is replaced because other threads may be iterating over it.
+            # The dict is replaced instead of changed, because other threads may be iterating over it.
             self._chunks = {**self._chunks, chunk.number: state}
         return saved is not None
 
     def expects(self, push: Push) -> bool:
-        """Returns whether the gradient of a push would be used. If not, the caller discards the gradient on receipt."""
+        """Returns whether the gradient of a push would be used.
+
+        Otherwise the caller discards it when it is received.
+        """
         with self._lock:
             return self.ledger.round_for(push) is not None
 
     def buffer(self, chunk: int) -> torch.Tensor:
-        """Returns a tensor into which the chunk's gradient can be received. Raises KeyError for an unknown chunk."""
+        """Returns a tensor into which the chunk's gradient can be received. Raises KeyError if the chunk is unknown."""
         state = self._chunks[chunk]
         with self._lock:
             kept = self._pool.get((state.chunk.elements, state.parameters.dtype))
@@ -133,11 +136,11 @@ class Shard:
         return torch.empty_like(state.parameters)
 
     def push(self, push: Push, gradient: torch.Tensor | None) -> list[Delivery]:
-        """Adds one chunk of a member's push. `gradient` is 1-D, or None for a void or bare push.
+        """Adds one chunk of a member's push. `gradient` is 1-D, or None if the push is void or bare.
 
         Returns:
-            Deliveries to all members of the round after the last contribution, to the member alone if its push is late,
-            else none.
+            The deliveries to all members of the round if this was the last contribution, or to this member if its push
+            is late. Otherwise there are none.
 
         Raises:
             KeyError: The chunk is unknown.
@@ -156,12 +159,12 @@ class Shard:
                 total = state.sums[key] = Sum(one)
             if any(each.push.rank == push.rank for each in total.arrived):
                 self._give_back(gradient)
-                return []  # This member has already contributed to the sum.
+                return []  # The sum already contains this member's gradient.
             self._add(total, Contribution(push, gradient, now))
             return self._complete_if_all_there(state, key)
 
     def pull(self, group: int, rank: int, chunk: int) -> Delivery:
-        """Returns a delivery of a chunk's newest parameters to one member."""
+        """Returns a delivery of a chunk's newest parameters to a member."""
         state = self._chunks[chunk]
         with state.lock:
             with self._lock:
@@ -177,10 +180,10 @@ class Shard:
             state.reset_optimizer()
 
     def set(self, chunk: int, values: torch.Tensor, group: int, number: int | None) -> None:
-        """Sets parameters that the script has changed, and keeps the optimizer's state.
+        """Sets parameters of a chunk that the script has changed. The optimizer's state remains.
 
-        The parameters are set immediately if `number` is None, else when that round of the group is complete, since a
-        slow member may still pull the old ones.
+        The parameters are set immediately if `number` is None. Otherwise they are set when round `number` of the group
+        is complete, because a slow member may still pull the old ones.
         """
         state = self._chunks[chunk]
         with state.lock:
@@ -194,8 +197,8 @@ class Shard:
     def _add(self, total: Sum, contribution: Contribution) -> None:
         total.arrived.append(contribution)
         if not self.rules.in_rank_order or self.rules.backup_workers:
-            # With backup workers, the contributing members are known only later, so _complete_if_all_there() sums their
-            # gradients.
+            # If there are backup workers, the contributing members are known only later, and _complete_if_all_there()
+            # sums their gradients.
             if self.rules.in_rank_order:
                 total.waiting[contribution.push.rank] = contribution
             else:
@@ -253,14 +256,14 @@ class Shard:
         return self._step(state, total, 1.0)
 
     def _clip(self, total: Sum) -> None:
-        """Clips the elements of the mean gradient, by limiting the elements of the sum."""
+        """Clips the elements of the mean gradient by limiting the elements of the sum."""
         clip = total.arrived[0].push.clip
         if clip is not None and total.total is not None:
             bound = clip * sum(not each.push.void for each in total.arrived)
             total.total.clamp_(-bound, bound)
 
     def _hold(self, state: ChunkState, total: Sum) -> list[Delivery]:
-        """Holds the sum, and reports the squared norm of the mean gradient, computed in double precision."""
+        """Holds the sum, and returns messages with the squared norm of the mean gradient in double precision."""
         total.is_held = True
         counted = sum(not each.push.void for each in total.arrived)
         if total.total is not None:
@@ -275,10 +278,10 @@ class Shard:
         ]
 
     def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
-        """Steps with a held sum times `factor`, at the request of a member.
+        """Takes the step with a held sum times `factor`, at the request of a member.
 
-        All members compute the same factor, and the factor of the first request is used. Each member receives the new
-        parameters after its own request.
+        All members compute the same factor, so that of the first request is used. Each member receives the new
+        parameters only after its own request.
         """
         state = self._chunks[chunk]
         with state.lock:
@@ -352,7 +355,7 @@ class Shard:
     def state(self) -> dict[str, Any]:
         """Returns a copy of parameters, optimizer states, version and counts, for torch.load(weights_only=True).
 
-        Each chunk is consistent. With asynchronous groups, chunks may be from different rounds.
+        Each chunk is consistent. If groups are asynchronous, chunks may be from different rounds.
         """
         chunks: dict[int, dict[str, Any]] = dict(self._saved)
         for number, state in self._chunks.items():

@@ -1,8 +1,8 @@
 """Downpour with worker groups that shard their model (`strategy.shard`).
 
-The ranks of a group average their gradients in the backward pass, after which each has a part of them. In the
+The ranks of a group average their gradients in the backward pass, after which each rank has a part of them. In the
 optimizer's step() the group's first rank gathers the whole gradients on the CPU, exchanges them with the parameter
-servers as a group of one worker would do, and distributes the parameters that it has received to the shards.
+servers as a group of one worker would do, and distributes the received parameters to the ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.worker_group_ranks import call_with_beats, wait_for_all_ranks
 
 WAITS, FAILED, DONE = 0, 1, 2
-"""States of a call on the first rank, which it broadcasts to the other ranks."""
+"""States of a call on the first rank, which the first rank broadcasts to the other ranks."""
 
 
 class ShardedDownpour(Strategy):
@@ -47,7 +47,8 @@ class ShardedDownpour(Strategy):
         self._served: ParameterServerStrategy | None = None
         """The exchange with the servers, on the first rank."""
         if self._is_first:
-            # Its optimizers have whole copies. Between pulls, the optimizers of the sharded models step instead.
+            # This strategy's optimizers have copies of the whole parameters, and never step. Between pulls, the
+            # optimizers of the sharded models step instead.
             self._served = ParameterServerStrategy(
                 replace(environment, group_rank=0, group_size=1), steps_between_pulls=False
             )
@@ -71,12 +72,13 @@ class ShardedDownpour(Strategy):
     def prepare(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
     ) -> None:
-        """Shard the models. Raises UsageProblem if servers cannot train them or run the optimizers."""
+        """Shards the models. Raises UsageProblem if servers cannot train them or run their optimizers."""
         for each in optimizers:
             remote_optimizer.class_name(each)
         check_all_trained(models, optimizers, "downpour")
         self._inside.prepare(models, optimizers, device)
-        if self._environment.group > 0:  # The servers have the chief's values.
+        # The values are not needed, because the servers have those of the chief's group.
+        if self._environment.group > 0:
             assert self.sharded_saving is not None
             self.sharded_saving.needs_values = False
 
@@ -85,7 +87,7 @@ class ShardedDownpour(Strategy):
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         self._inside.distribute(model, optimizer, device)
         pair = ShardedPair(model, optimizer, self._inside.finite[-1], device, is_first=self._is_first)
-        if self._environment.group == 0:  # Other groups receive the values from the servers.
+        if self._environment.group == 0:  # The other groups receive the values from the servers.
             pair.gather_values()
         self._pairs.append(pair)
         self._distributed.append(0)
@@ -119,7 +121,7 @@ class ShardedDownpour(Strategy):
         return self._inside.accumulating()
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Clip the mean gradients of the group by their norm, also if not every step is pushed."""
+        """Clips the mean gradients of the group by their norm, even if not every step is pushed."""
         return self._inside.clip_gradients(parameters, max_norm)
 
     def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
@@ -146,7 +148,7 @@ class ShardedDownpour(Strategy):
         self._exchange(lambda served: served.save(folder, step))
 
     def _check(self) -> None:
-        """Checks the gradients of the last step, whose result may still be on the GPU. Raises NotFinite."""
+        """Raises NotFinite if the gradients of the last step, whose check may have run on the GPU, were not finite."""
         for each in self._inside.finite:
             each.check()
 
@@ -166,7 +168,7 @@ class ShardedDownpour(Strategy):
         return bool(self._pairs) and self._environment.group == 0 and differs
 
     def finish(self) -> bool:
-        """Makes the last exchanges. The ranks of the chief's group wait until all other groups have ended."""
+        """Performs the last exchanges. All ranks of the chief's group wait until all other groups have ended."""
         if self._finished or not self._pairs:
             return False
         self._check()
@@ -186,9 +188,9 @@ class ShardedDownpour(Strategy):
         self._inside.abandon()
 
     def _exchange(self, call: Callable[[ParameterServerStrategy], object]) -> None:
-        """Runs `call` on the first rank, and distributes the parameters that its copies have received meanwhile.
+        """Runs `call` on the first rank, and distributes the parameters that its copies have received in the call.
 
-        All ranks call this method.
+        All ranks must call this method.
         """
         assert self.sharded_saving is not None
         self.sharded_saving.settle()
@@ -198,7 +200,7 @@ class ShardedDownpour(Strategy):
                 pair.distribute_values()
 
     def _on_first_rank(self, call: Callable[[], object]) -> list[int]:
-        """Runs `call`, and returns for each pair whether its copy has new parameters."""
+        """Runs `call`, and returns for each pair whether the call has changed the parameters of its copy."""
         assert self._served is not None
         pairs = [0] * len(self._pairs)
         problems: list[BaseException] = []
@@ -206,14 +208,14 @@ class ShardedDownpour(Strategy):
         def checked() -> None:
             try:
                 call()
-            except BaseException as error:  # The exception is raised again, also one such as SystemExit.
+            except BaseException as error:  # BaseException includes SystemExit. The exception is raised again.
                 problems.append(error)
                 raise
 
         try:
             call_with_beats(checked, lambda: self._broadcast([WAITS, *pairs]))
-        except BaseException:  # The other ranks must not wait for this rank after any exception.
-            if problems:  # Otherwise a broadcast has failed.
+        except BaseException:  # After any exception, the other ranks must not wait for this rank.
+            if problems:  # If the call itself has not failed, a broadcast has, and another broadcast would fail too.
                 self._broadcast([FAILED, *pairs])
             raise
         changes = [pair.changes for pair in self._served.pairs[: len(pairs)]]
@@ -223,7 +225,10 @@ class ShardedDownpour(Strategy):
         return pairs
 
     def _await_first(self) -> list[int]:
-        """Waits for the first rank's call, and returns its result. Raises PeerLost if the call has failed there."""
+        """Waits for the end of the first rank's call, and returns its result.
+
+        Raises PeerLost if the call has failed.
+        """
         outcome = WAITS
         while outcome == WAITS:
             outcome, *pairs = self._broadcast([WAITS] * (1 + len(self._pairs)))

@@ -1,8 +1,8 @@
-"""A pair of a sharded model and its optimizer, with a whole copy for the exchange with parameter servers.
+"""A pair of a sharded model and its optimizer, with a copy of the whole parameters for the parameter servers.
 
-The servers know whole parameters. So the first rank of a worker group that shards its model has a copy of the whole
-parameters on the CPU, and gives this copy instead of the model to the strategy that exchanges with the servers.
-Gathering and distributing values are collective calls of all ranks of the group, one parameter after another.
+Parameter servers exchange whole parameters. Therefore the first rank of a worker group that shards its model has a copy
+of the whole parameters on the CPU, and the strategy that exchanges with the servers gets this copy instead of the
+model. Values are gathered and distributed one parameter after another, by collective calls of all ranks of the group.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torchyard_roles.strategies.sharded.sharded_model import reshard, spread_buf
 
 
 class WholeCopy:
-    """The whole parameters of a pair on the CPU of the group's first rank, with an optimizer for them.
+    """A CPU copy of the whole parameters of a pair, on the group's first rank, with an optimizer for them.
 
-    The optimizer is of the same class and has the same groups, but never steps: the servers do.
+    The optimizer has the same class and parameter groups as the pair's, but never steps, because the servers do.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class WholeCopy:
         copies: dict[int, torch.nn.Parameter] = {}
         for name, each in parameters.items():
             copies[id(each)] = torch.nn.Parameter(torch.empty(each.shape, dtype=each.dtype, device="cpu"))
-            # register_parameter() accepts no name with dots. The servers identify parameters by the model's names.
+            # register_parameter() accepts no names with dots, but servers identify parameters by the model's names.
             self.model._parameters[name] = copies[id(each)]
         self.parameters = list(copies.values())
         for name, buffer in model.named_buffers():
-            self.model._buffers[name] = buffer  # The model's own, since buffers are not sharded.
+            self.model._buffers[name] = buffer  # Buffers are not sharded, so those of the model are used.
         kind: Any = type(optimizer)
         self.optimizer: Any = kind(
             [
@@ -53,7 +53,7 @@ class ShardedPair:
 
     Args:
         finite: The check of the optimizer's gradients.
-        device: The device of the group's collective calls.
+        device: The device that the group's collective calls use.
         is_first: Whether this is the group's first rank.
     """
 
@@ -82,21 +82,24 @@ class ShardedPair:
         self._own_step: Callable[[], None] = lambda: None
 
     def replace_step(self, step: Callable[[], None]) -> None:
-        """Replace the optimizer's step() by `step`, which runs inside the optimizer's hooks."""
+        """Replaces the optimizer's step() by `step`. The optimizer's hooks are still called."""
         self._own_step = remote_optimizer.hand_over(self._optimizer, lambda _: step())
 
     def _parameter_ids(self) -> list[list[int]]:
         return [[id(each) for each in group["params"]] for group in self._optimizer.param_groups]
 
     def gather_values(self) -> None:
-        """Fill the first rank's copy with the parameters. Called by all ranks."""
+        """Copies the parameters of all ranks to the first rank's copy. All ranks must call this method."""
         for number, parameter in enumerate(self._parameters.values()):
             values = whole_values(parameter, self._device)
             if self.whole is not None:
                 self.whole.parameters[number].detach().copy_(values)
 
     def gather_gradients(self) -> None:
-        """Fill the gradients of the first rank's copy. Called by all ranks, which have gradients alike."""
+        """Gathers the gradients of all ranks in the first rank's copy.
+
+        All ranks must call this method, and must have gradients for the same parameters.
+        """
         for number, parameter in enumerate(self._parameters.values()):
             copy = self.whole.parameters[number] if self.whole is not None else None
             if parameter.grad is None:
@@ -110,7 +113,7 @@ class ShardedPair:
                 copy.grad.copy_(values)
 
     def distribute_values(self) -> None:
-        """Sets the parameters of all ranks to the values of the first rank's copy. Called by all ranks."""
+        """Sets the parameters on all ranks to the values of the first rank's copy. All ranks must call this method."""
         reshard([self._model])
         for number, parameter in enumerate(self._parameters.values()):
             values = self.whole.parameters[number].detach() if self.whole is not None else None
@@ -118,17 +121,17 @@ class ShardedPair:
         self._note()
 
     def distribute_buffers(self) -> None:
-        """Sets the buffers of all ranks to the first rank's. Called by all ranks."""
+        """Sets the buffers on all ranks to the first rank's values. All ranks must call this method."""
         spread_buffers([self._model], self._device)
 
     def prepare_step(self) -> bool:
-        """Checks the parameters, unscales the gradients, and returns whether this step's gradients are skipped.
+        """Checks the parameters, unscales the gradients, and returns whether this step must be skipped.
 
-        The result is the same on all ranks. Call this method in the optimizer's step(), after the check for gradients
-        that are not finite.
+        The result is the same on all ranks. This method must be called in the optimizer's step(), after the check for
+        gradients that are not finite.
 
         Raises:
-            UsageProblem: The script has changed parameters, or the parameters of the optimizer.
+            UsageProblem: The script has changed the values of parameters, or the list of the optimizer's parameters.
         """
         if self._parameter_ids() != self._ids:
             raise UsageProblem(
@@ -145,7 +148,7 @@ class ShardedPair:
                 )
         self.steps += 1
         is_skipped, self._skipped = self._finite.skipped > self._skipped, self._finite.skipped
-        found = getattr(self._optimizer, "found_inf", None)  # A GradScaler sets these attributes during the step.
+        found = getattr(self._optimizer, "found_inf", None)  # A GradScaler sets these attributes only during the step.
         if is_skipped or (found is not None and bool(found)):
             return True
         scale = getattr(self._optimizer, "grad_scale", None)
@@ -157,15 +160,15 @@ class ShardedPair:
         return False
 
     def begin(self, served: ParameterServerStrategy) -> None:
-        """Begins the exchange of the copy with the servers. Called on the first rank."""
+        """Begins the exchange of the copy with the servers. Only the first rank calls this method."""
         assert self.whole is not None
         served.distribute(self.whole.model, self.whole.optimizer, torch.device("cpu"))
 
     def exchange(self, *, skips: bool) -> None:
-        """Exchange with the servers, by the step of the copy's optimizer. Called on the first rank.
+        """Exchanges gradients and parameters with the servers. Only the first rank calls this method.
 
         Args:
-            skips: Whether this step's gradients are skipped, which servers must know to complete the round.
+            skips: Whether this step is skipped. The servers must know this to complete the round.
         """
         assert self.whole is not None
         optimizer = self.whole.optimizer
@@ -175,7 +178,7 @@ class ShardedPair:
         optimizer.step()
 
     def step_locally(self) -> None:
-        """Takes a step of this rank's own optimizer, between two pulls."""
+        """Takes a step of this rank's own optimizer. Called between two pulls."""
         self._own_step()
         self._note()
 
@@ -191,6 +194,6 @@ class ShardedPair:
 
 
 def _own_part(tensor: Any) -> torch.Tensor:
-    """Returns this rank's part of a DTensor, in the same memory."""
+    """Returns this rank's part of a DTensor as a tensor that shares its memory."""
     part: torch.Tensor = tensor.detach().to_local()
     return part

@@ -1,4 +1,4 @@
-"""The parameters of a pair that servers train, in the order of its layout, including parameters added later."""
+"""The parameters of a pair that servers train, in the order of the layout. Parameters that are added later follow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TrainedParameters:
     def add_new(self) -> list[Entry]:
         """Adds parameters that were unfrozen or added to the optimizer since the last call, and returns their entries.
 
-        Raises UsageProblem if a parameter has left its group of the optimizer, or if another optimizer trains it too.
+        Raises UsageProblem if a parameter was removed from its parameter group, or if another optimizer also trains it.
         """
         ids = self._ids()
         if ids == self._seen:
@@ -62,7 +62,7 @@ class TrainedParameters:
         return entries
 
     def chunks_of(self, new: Sequence[Entry], servers: int, chunk_bytes: int | None) -> list[list[Chunk]]:
-        """Returns the chunks of the entries that add_new() has returned, by server."""
+        """Returns, by server, the chunks of the entries that add_new() has returned."""
         chunks: list[list[Chunk]] = [[] for _ in range(servers)]
         for number, entry in enumerate(new, len(self.parameters) - len(new)):
             for chunk in added_chunks(entry, servers, chunk_bytes, whole=self.layout.whole_parameters):
@@ -71,7 +71,7 @@ class TrainedParameters:
         return chunks
 
     def _ids(self) -> list[list[tuple[int, bool]]]:
-        """Returns (ID, requires_grad) of each parameter, by group of the optimizer."""
+        """Returns (ID, requires_grad) of each parameter, by parameter group."""
         return [[(id(each), each.requires_grad) for each in group["params"]] for group in self._optimizer.param_groups]
 
     def _check_apart(self, entries: Sequence[Entry], parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -1,4 +1,4 @@
-"""One pair of model and optimizer on a worker. The optimizer's step() makes an exchange with all servers."""
+"""One pair of a model and an optimizer on a worker. The optimizer's step() exchanges with all servers."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 from torchyard_roles.strategies.parameter_server.trained_parameters import TrainedParameters
 
 MEET_S = 120.0
-"""Longest wait in seconds for all servers, which import torch first."""
+"""Longest time in seconds to wait for all servers, which import torch before they listen."""
 
 
 class WorkerPair:
-    """The pair `number` of one worker, with a link to each server.
+    """Pair `number` on one worker, with a link to each server.
 
     Args:
-        overlaps: Whether an exchange overlaps with the next step. The default is true with several asynchronous groups.
-        steps_between_pulls: Whether the worker's own optimizer steps while no parameters are pulled.
+        overlaps: Whether an exchange overlaps with the next step. The default is true if there are several asynchronous
+            groups.
+        steps_between_pulls: Whether the worker's own optimizer steps in the steps without a pull.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class WorkerPair:
         """Checks the gradients of groups with several workers, which are local until the step."""
 
     def connect(self) -> None:
-        """Connects to all servers. Raises PeerLost."""
+        """Connects to all servers. Raises PeerLost if one cannot be reached."""
         environment = self._environment
         servers = environment.peers.ps
         for number, server in enumerate(servers):
@@ -118,13 +119,13 @@ class WorkerPair:
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, elsewhere: Callable[[], set[int]]
     ) -> None:
-        """Begins on the servers, or joins after the chief has begun, and replaces the optimizer's step().
+        """Begins on the servers as the chief, or joins after the chief, and replaces the optimizer's step().
 
         Args:
-            elsewhere: Returns the IDs of the other pairs' parameters, which may be part of the model.
+            elsewhere: Returns the IDs of the other pairs' parameters, some of which may be part of this model.
 
         Raises:
-            UsageProblem: The servers cannot serve this pair.
+            UsageProblem: The servers cannot train this pair.
         """
         trained = self._trained = TrainedParameters(model, optimizer, elsewhere, self._environment.strategy)
         self._optimizer = optimizer
@@ -209,7 +210,7 @@ class WorkerPair:
             self.spent[name] += self.times[name]
 
     def _push_and_pull(self) -> float:
-        """Exchanges gradients and parameters in a step. Returns the seconds for which the servers waited."""
+        """Exchanges gradients and parameters in a step. Returns the time in seconds for which the servers waited."""
         self._check_guard()
         clip = self._clipped.take_limit()
         changed = self._changes()
@@ -236,7 +237,7 @@ class WorkerPair:
             self._guard.check(self._installed.changed, may_be_unscaled=clips)
 
     def _end_last(self) -> float:
-        """Finishes the exchange of the previous step. Returns the seconds for which the servers waited."""
+        """Finishes the exchange of the previous step. Returns the time in seconds for which the servers waited."""
         for link in self._links:
             link.note_gradients()
         waited = self._finish()
@@ -244,9 +245,10 @@ class WorkerPair:
         return waited
 
     def _add_parameters(self) -> None:
-        """Adds parameters that were unfrozen or added to the optimizer since the last step, on all workers.
+        """Adds parameters that the script has unfrozen or added to the optimizer since the last step.
 
-        The first worker of the first group that adds such parameters sends their values to the servers.
+        All workers of a group must add them. The first worker of the first such group sends their values to the
+        servers.
         """
         new = self._trained.add_new()
         if not new:
@@ -260,10 +262,10 @@ class WorkerPair:
         self._note()
 
     def _add(self, link: ServerLink, entries: list[Entry], *, compares: bool) -> None:
-        """Sends added parameters to a server.
+        """Describes added parameters to a server, and sends their values if the server requests them.
 
         Args:
-            compares: Whether the parameters are untrained, so that their values must be equal on all workers.
+            compares: Whether the values must be equal on all workers, because they are untrained.
         """
         layout = Layout(tuple(entries), self._trained.layout.whole_parameters)
         chunks = {chunk.number: chunk for chunk in link.chunks if chunk.number >= ADDED}
@@ -286,9 +288,9 @@ class WorkerPair:
     def _changes(self) -> dict[int, int]:
         """Returns the checksums of the chunks that the script has changed since the last step, by number.
 
-        All workers of a synchronous group must make equal changes. The first worker sends the new values before its
+        All workers of a synchronous group must make the same changes. The first worker sends the new values before its
         push, and the servers compare the checksums in all pushes of the round. Raises UsageProblem if the strategy does
-        not support such changes.
+        not support changes by the script.
         """
         changed = set(self._installed.changed())
         if not changed:
@@ -310,7 +312,7 @@ class WorkerPair:
     def flush(self, steps: int) -> None:
         """Pushes pending gradients after `steps` steps of this pair.
 
-        All members of a group push, even without gradients, since a round contains one push of each member.
+        All members of a group push, even if they have no gradients, because a round contains one push of each member.
         """
         if self._push_every == 1 or steps <= self._flushed or steps % self._push_every == 0:
             return
@@ -321,9 +323,9 @@ class WorkerPair:
             self._finish()
 
     def hold(self) -> None:
-        """Pushes the gradients, which the servers sum and hold, and requests their norm.
+        """Pushes the gradients and requests the norm of their sum. The servers hold the sum.
 
-        Raises UsageProblem if an exchange is already held.
+        Raises UsageProblem if the servers already hold a sum.
         """
         self._check_not_held()
         self._installed.check()
@@ -331,7 +333,7 @@ class WorkerPair:
         clip = self._clipped.take_limit()
         changed = self._changes()
         self._end_last()
-        # Gradients that are not finite are handled in the step, where the state of a GradScaler is known.
+        # Gradients that are not finite are handled in step(), where the state of a GradScaler is known.
         self._is_void = not self._gradients.are_finite()
         gradients = self._gradients.now(void=self._is_void)
         self._begin(gradients, pushes=True, pulls=True, void=self._is_void, hold=True, changed=changed, clip=clip)
@@ -360,31 +362,31 @@ class WorkerPair:
         return square
 
     def scale(self, factor: float, *, took_s: float) -> None:
-        """Sets the factor for the held gradients. `took_s` is the duration of clip_gradients() in seconds."""
+        """Sets the factor for the held gradients. `took_s` is the time in seconds that clip_gradients() has taken."""
         self._factor = factor
         self._clipped_s = took_s
 
     @property
     def is_void(self) -> bool:
-        """Whether this worker's part of the held gradients is not finite."""
+        """Whether this worker's gradients in the held sum are not finite."""
         return self._held is not None and self._is_void
 
     def clip_values(self, value: float) -> None:
-        """Has the servers clip each element of the mean gradient in the next step."""
+        """Makes the servers clip each element of the mean gradient in the next step."""
         self._check_not_held()
         self._clipped.limit(value)
 
     def allow_clipped(self) -> None:
-        """Accepts that the local gradients were clipped."""
+        """Accepts the local gradients, which have been clipped."""
         if self._guard is not None:
             self._guard.allow()
 
     def _step_held(self) -> float:
-        """Has the servers step with the held sums. Returns the seconds for which the servers waited."""
+        """Makes the servers step with the held sums. Returns the time in seconds for which the servers waited."""
         self._held = None
         self._clipped.check()
         if self._is_void:
-            # Unless such steps are skipped, this raises an error that names the parameter.
+            # Raises an error that names the parameter, unless such steps are skipped.
             self._gradients.prepare_void(self.steps)
         changed = self._installed.changed()
         if changed:
@@ -432,9 +434,9 @@ class WorkerPair:
         self._exchange = self._servers.begin(exchange)
 
     def _finish(self) -> float:
-        """Finishes the exchange in progress, if any, and installs its parameters.
+        """Finishes the exchange in progress, if there is one, and installs its parameters.
 
-        Returns the seconds for which the servers waited, or 0 if exchanges overlap with steps.
+        Returns the time in seconds for which the servers waited, or 0 if exchanges overlap with steps.
         """
         if self._exchange is None:
             return 0.0
@@ -453,19 +455,19 @@ class WorkerPair:
         self._note()
 
     def _note(self) -> None:
-        """Records the current parameters, so that they are not taken for changes by the script."""
+        """Records the current parameters. Later differences from them count as changes by the script."""
         self.changes += 1
         self._installed.note()
         if self._guard is not None:
             self._guard.installed()
 
     def _send_updates(self) -> None:
-        """Sends changed optimizer options, and the changed buffers of a group's first worker."""
+        """Sends optimizer options that have changed and, on a group's first worker, buffers that have changed."""
         options = remote_optimizer.arguments(self._optimizer)
         changed, self._sent_options = options != self._sent_options, options
         buffers = self._replicated.changed_buffers()
         for link in self._links:
-            with suppress(PeerLost):  # The following exchange handles the loss.
+            with suppress(PeerLost):  # The next exchange handles the lost connection.
                 if changed:
                     link.tell({"op": "options"}, messages.text_of(options))
                 if link is self._row_link and buffers is not None:
@@ -473,7 +475,7 @@ class WorkerPair:
                     self._replicated.sent_buffers = buffers
 
     def _reenter(self, link: ServerLink) -> None:
-        """Joins a restarted server. The chief begins again on a server without parameters."""
+        """Joins a restarted server. If the server has no parameters, the chief begins again on it."""
         if link is self._row_link:
             self._replicated.sent_buffers = None
         if self._is_chief and not link.is_ready:
@@ -497,7 +499,7 @@ class WorkerPair:
             self.pull()
 
     def restore(self, step: int) -> None:
-        """Restores the servers' parts of a checkpoint, if this has not been done."""
+        """Makes the servers restore their parts of a checkpoint, unless another call has done this."""
         if self._is_restored:
             return
         self._is_restored = True
@@ -533,7 +535,7 @@ class WorkerPair:
         return self._is_chief and (self._has_others or self._push_every > 1 or self._pull_every > 1)
 
     def finish(self) -> None:
-        """Makes the last exchange, which includes pending gradients."""
+        """Performs the last exchange, which includes pending gradients."""
         changed = [self._trained.names[number] for number in self._installed.changed()]
         if changed and not self.steps and (self._has_others or self._environment.group_size > 1):
             raise UsageProblem(
@@ -553,7 +555,7 @@ class WorkerPair:
         self.flush(self.steps)
 
     def wait_for_other_groups(self, *, logs: bool) -> None:
-        """Waits for the other groups, like Servers.wait_for_other_groups()."""
+        """Waits until the other groups have left, as Servers.wait_for_other_groups() does."""
         self._servers.wait_for_other_groups(logs=logs)
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""The server's side of one worker's connection, which executes the worker's requests and sends deliveries."""
+"""The server's side of a worker's connection, which executes the worker's requests and sends the answers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from torchyard_roles.strategies.parameter_server.replicated_state import Replica
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 REST_S = 60.0
-"""Longest time in seconds after which the server answers a worker that waits for the other groups."""
+"""Interval in seconds at which the server answers a worker that waits for the other groups."""
 
 
 class Server(Protocol):
-    """The interface of a pair on the server for its sessions."""
+    """The methods of a server's pair that its sessions use."""
 
     name: str
     shard: Shard | None
@@ -48,7 +48,7 @@ class Server(Protocol):
 
 
 class Session:
-    """The connection of one worker. Its thread receives messages, and never waits for sending."""
+    """The connection of one worker. Its thread receives messages and never waits until a message is sent."""
 
     def __init__(
         self, server: Server, connection: Connection, group: int, rank: int, size: int, generation: int
@@ -77,7 +77,7 @@ class Session:
         self._connection.post(header, payload)
 
     def cut(self) -> None:
-        """Waits at most 2 s for queued messages to be sent, and shuts down the connection. run() closes it."""
+        """Waits at most 2 s until queued messages are sent, and shuts the connection down. run() closes it."""
         self._connection.flush(2)
         self._connection.cut()
 
@@ -94,7 +94,7 @@ class Session:
             print(message, file=sys.stderr, flush=True)
             self._server.lost(self, PeerLost(self.name, self.host, f"it sent an invalid message ({error})"))
         except Exception as error:
-            # An unexpected error, such as a lack of memory, may leave the shard inconsistent.
+            # An unexpected error, such as out of memory, may leave the shard inconsistent.
             self._server.fail(error)
         self.cut()
         self._connection.close()
@@ -111,7 +111,7 @@ class Session:
             self._command(op, header)
 
     def _scale(self, number: int, factor: float) -> None:
-        """Steps with the held sums chunk by chunk, so that sending overlaps with computing."""
+        """Steps with the held sums one chunk after another. Sending a chunk overlaps with computing the next."""
         before = self._shard.ledger.is_warm
         for chunk in self._shard.numbers:
             self._server.deliver(self._shard.scale(self.group, self.rank, self.generation, number, chunk, factor))
@@ -133,7 +133,7 @@ class Session:
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
         if any(one.header.get("outcome") != LATE for one in deliveries):
-            # Deliveries other than answers to late pushes show that a chunk of the group's round is complete.
+            # There is a delivery that does not answer a late push, so a chunk of the group's round is complete.
             self._server.rows.end_round(self.group)
         self._server.deliver(deliveries)
         if not before:
@@ -197,7 +197,7 @@ class Session:
             self._connection.receive_into(values)
             if op == "buffers":
                 server.take_buffers(self, values, with_push=bool(header.get("with_push")))
-            else:  # The chief sends the frozen parameters before open().
+            else:  # The chief sends the frozen parameters before it opens the server for other workers.
                 server.rows.constants = values
         elif op == "save":
             server.save(int(header["step"]), [int(step) for step in header.get("kept", ())])

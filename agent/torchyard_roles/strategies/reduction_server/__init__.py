@@ -1,1 +1,1 @@
-"""The strategy reduction_server: reducers sum the gradients of all hosts."""
+"""The strategy reduction_server, in which reducers sum the gradients of all hosts."""

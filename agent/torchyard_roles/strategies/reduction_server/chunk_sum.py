@@ -1,4 +1,4 @@
-"""The sum of one chunk over all ranks, and buffers for the ranks' parts and the sums."""
+"""The sum of one chunk over all ranks, and the memory for the ranks' parts and the sums."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 At = tuple[int, int, int]
 Deliver = Callable[[At, torch.Tensor, float], None]
-"""Called with (chunk, its sum, seconds from this rank's part to the last one)."""
+"""A function that is called with the chunk, its sum, and the seconds from this rank's part to the last rank's part."""
 
 
 class Part(NamedTuple):
     """A rank's contribution to a chunk.
 
     Attributes:
-        owned: Whether the values are in a buffer of the reducer's PartMemory.
+        owned: Whether the values are in a buffer from the reducer's PartMemory.
     """
 
     values: torch.Tensor
@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 
 class PartMemory:
-    """A pool of buffers for parts and sums, since allocating new pages costs more time than receiving into them."""
+    """A pool of buffers for parts and sums, because allocating new memory takes longer than receiving into it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class PartMemory:
                 self._spare.setdefault((part.values.nbytes, part.values.dtype), []).append(part.values)
 
     def give_back_all(self, sums: list[ChunkSum]) -> None:
-        """Returns the sums of a finished step to the pool, and drops buffers of sizes that the step did not need."""
+        """Returns the sums of a finished step to the pool, and frees buffers of sizes that the step did not need."""
         with self._lock:
             self._spare = {kind: self._spare.get(kind, []) for kind in {(each.size, each.dtype) for each in sums}}
             for each in sums:
@@ -56,7 +56,7 @@ class PartMemory:
 
 
 class ChunkSum:
-    """The sum of one chunk in progress. Callers of its methods must hold `lock`."""
+    """The sum of one chunk. Callers of the methods must hold `lock`."""
 
     __slots__ = ("arrived", "dtype", "early", "lock", "next_rank", "result", "size", "takers", "total")
 
@@ -66,7 +66,7 @@ class ChunkSum:
         self.lock = threading.Lock()
         self.total: torch.Tensor | None = None
         self.next_rank = 0
-        # Parts that arrived before the parts of lower ranks, if the sum is computed in rank order.
+        # Parts that were received before those of lower ranks, if the sum is computed in rank order.
         self.early: dict[int, Part] = {}
         self.arrived: dict[int, float] = {}
         self.takers: dict[int, list[Deliver]] = {}

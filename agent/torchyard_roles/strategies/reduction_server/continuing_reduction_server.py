@@ -1,20 +1,21 @@
 """reduction_server that continues without lost workers (`strategy.on_worker_loss: continue`).
 
-Memberships, votes and the return of workers are those of all_reduce (`replaceable_group`); only the sums of the
-gradients come from reducers. Each membership has new connections to the reducers, whose introduction contains its
-number and size:
+Memberships, votes and the return of workers work as in all_reduce (`replaceable_group`). Only the sums of the gradients
+come from reducers. Each membership has new connections to the reducers, and its number and size are part of their
+introduction:
 
-1. After a loss the members disconnect from the reducers, and connect the control group of the new membership, for which
-   they wait for each other. So no member sends parts of the earlier membership any more.
-2. Then they connect to the reducers. At the first connection of a newer membership a reducer discards all incomplete
-   sums, and waits for one part of each member from then on. Connections of earlier memberships are refused.
-3. The members agree on the last operation that all of them have completed, and repeat the interrupted exchange, since
-   sums are used only after the vote that all of them have arrived everywhere. They are divided by the members' number.
+1. After a loss the members disconnect from the reducers, and then connect to each other as the new membership. Once
+   they are connected, no member sends parts of the earlier membership.
+2. Then they connect to the reducers. When the first member of a newer membership connects, a reducer discards all
+   incomplete sums, and from then on waits for one part of each new member. It refuses earlier memberships.
+3. The members agree on the last operation that all of them have completed, and repeat the interrupted exchange. This is
+   possible because sums are used only after a vote that all members have received them. Sums are divided by the number
+   of members.
 
-A reducer therefore needs no messages from the keeper. Its own loss is handled as without the setting: the clients wait
-for its replacement, and send the unfinished step again. In a mixed plan a lost worker takes its share of the sums with
-it, so each membership chooses its plan again, and its reducers are those of its members. The ring is chosen only if
-it is the plan of all workers; the reducers would otherwise end.
+Therefore a reducer needs no messages from the keeper. The loss of a reducer is handled as in reduction_server: the
+clients wait for its replacement, and send the unfinished step again. In a mixed plan a worker that is lost was also a
+reducer. Therefore each membership chooses its plan again, and only its members are reducers. The ring is used only if
+it is the plan for all workers, because reducers end if it is.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 NEWS_S = 5.0
-"""Longest wait for a new membership that explains an error of a reducer."""
+"""Longest time in seconds to wait, after an error of a reducer, for a new membership that would explain the error."""
 
 
 class ReducedGroup(ReplaceableGroup):
@@ -74,15 +75,17 @@ class ReducedGroup(ReplaceableGroup):
 
     @property
     def client(self) -> ReduceClient | None:
-        """The client of the current membership, once it is connected."""
+        """The client of the current membership, or None if it is not connected yet."""
         connecting = self._connecting
         is_connected = connecting is not None and connecting.done() and connecting.exception() is None
         return connecting.result() if is_connected and connecting is not None else None
 
     def reduce(self, flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
-        """Starts to replace a tensor by its mean over all members. Returns a function that waits for it.
+        """Starts to replace a tensor by its mean over all members.
 
-        The function raises Interrupted. After an interruption the tensor must not be used again.
+        Returns a function that waits until the mean is complete.
+
+        If the operation is interrupted, the function raises Interrupted, and the tensor must not be used again.
         """
         if len(self.ranks) == 1:
             return lambda: None
@@ -93,7 +96,7 @@ class ReducedGroup(ReplaceableGroup):
         return lambda: self._result(future)
 
     def after_round(self, _: int) -> None:
-        """Adapt the chunk size to the rate that the first member has measured, after 1, 2, 4, 8 … rounds."""
+        """Adapts the chunk size to the rate that the first member has measured, after 1, 2, 4, 8 … rounds."""
         self._rounds += 1
         client = self.client
         if client is None or len(self.ranks) == 1 or self._rounds & (self._rounds - 1):
@@ -148,22 +151,22 @@ class ReducedGroup(ReplaceableGroup):
                     membership=members.number,
                     divisor=len(members.ranks),
                     local=local,
-                    # A reducer may be on its way back at the same time.
+                    # A lost reducer may be restarting at the same time.
                     connect_s=RECONNECT_S if members.number else CONNECT_S,
                 )
-            except Exception as error:  # The thread that waits for the client raises it.
+            except Exception as error:  # The thread that waits for the client raises this error.
                 connecting.set_exception(error)
             else:
                 connecting.set_result(client)
 
-        # The constructor cannot be interrupted, so it runs in a thread.
+        # A separate thread calls the constructor, because the call cannot be interrupted.
         threading.Thread(target=connect, name="torchyard-connect-reducers", daemon=True).start()
         self._result(connecting)
 
     def _shut_down(self) -> None:
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
-            # The disconnection waits for the threads of the connections, and for a connection in progress.
+            # Disconnecting waits for the threads of the connections, and for a connection attempt in progress.
             threading.Thread(target=_end, args=(connecting,), name="torchyard-disconnect", daemon=True).start()
         super()._shut_down()
 
@@ -172,7 +175,7 @@ class ReducedGroup(ReplaceableGroup):
         return peer in self._others or (self._reducer is not None and own[1] == self._own.port)
 
     def _result(self, future: Future[ReduceClient] | Future[torch.Tensor]) -> None:
-        """Waits for a future of the current membership. Raises Interrupted, or the error of the reducers."""
+        """Waits for a result in the current membership. Raises Interrupted, or the error of the reducers."""
         deadline = time.monotonic() + STEP_S
         while True:
             try:
@@ -187,7 +190,7 @@ class ReducedGroup(ReplaceableGroup):
                 return
 
     def _interrupt(self, error: RolesError) -> NoReturn:
-        """Raises Interrupted for the loss of a worker, or if there is a new membership; otherwise raises the error."""
+        """Raises Interrupted if a worker was lost or there is a new membership, and otherwise `error`."""
         reducers = [each.name for each in self._environment.peers.reducer]
         is_loss = isinstance(error, PeerLost) and error.name not in reducers
         if is_loss or self.membership.wait_for_change(self._members.number, NEWS_S):
@@ -198,7 +201,7 @@ class ReducedGroup(ReplaceableGroup):
 def _end(connecting: Future[ReduceClient], *, goodbye: bool = False) -> None:
     try:
         client = connecting.result()
-    except Exception:  # It could not connect.
+    except Exception:  # The client could not connect, so there is nothing to close.
         return
     client.close(goodbye=goodbye)
 
@@ -208,7 +211,7 @@ def _fail() -> NoReturn:
 
 
 class ContinuingReductionServer(ContinuingAllReduce):
-    """reduction_server whose connections are replaced after a loss. torch.distributed is not initialized."""
+    """The strategy `reduction_server` with connections that are replaced after a loss, without torch.distributed."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -251,7 +254,7 @@ class ContinuingReductionServer(ContinuingAllReduce):
         return averager
 
     def statistics(self) -> dict[str, float]:
-        """Returns the metrics of reduction_server."""
+        """Returns the same metrics as the strategy reduction_server."""
         found = super().statistics()
         client = self.members.client if isinstance(self.members, ReducedGroup) else None
         if client is not None and self._averager is not None:

@@ -4,11 +4,11 @@
     first rank    copy to pinned memory, exchange, copy back
     every rank    broadcast from the first rank
 
-The stages process different buckets at the same time, each stage in the order of buckets. With one rank per host only
-the second stage is needed, and CPU tensors need no copies.
+The stages process different buckets at the same time, and each stage processes the buckets in order. If each host has
+one rank, only the second stage is needed. CPU tensors need no copies.
 
-On GPUs, outgoing and incoming work have separate streams. In a single stream, a reduction could wait for the broadcast
-of an earlier bucket on one rank, and that broadcast for the reduction on another rank, which is a deadlock.
+On GPUs, reductions and broadcasts have separate streams. In a single stream, a reduction could wait on one rank for the
+broadcast of an earlier bucket, while on another rank that broadcast waits for the reduction. This would be a deadlock.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from torchyard_roles.strategies.reduction_server.reducer_client import ReduceCli
 
 
 class LocalGroups:
-    """Process groups of the ranks on this host, created by all ranks of the world.
+    """Process groups of the ranks on this host. All ranks of the world must create them together.
 
-    There are two groups, so that the broadcast of one bucket does not wait for the reduction of the next.
+    There are two groups, because otherwise the broadcast of one bucket would wait for the reduction of the next.
 
     Args:
         counts: The number of ranks of each host, in rank order.
@@ -56,7 +56,7 @@ class LocalGroups:
 
 
 def first_of_host(counts: Sequence[int], rank: int) -> int:
-    """Returns the first rank on the host of `rank`. `counts` is as in LocalGroups."""
+    """Returns the first rank on the host of `rank`. `counts` are the numbers of ranks per host."""
     start = 0
     for count in counts:
         if rank < start + count:
@@ -68,8 +68,8 @@ def first_of_host(counts: Sequence[int], rank: int) -> int:
 @dataclass
 class _Bucket:
     flat: torch.Tensor
-    number: tuple[int, int]  # The step, and the index of the bucket.
-    future: Any  # The type is torch.futures.Future.
+    number: tuple[int, int]  # (step, index of the bucket)
+    future: Any  # This is a torch.futures.Future.
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
     reduced: Any = None  # The Work object of the reduction within the host.
@@ -77,10 +77,10 @@ class _Bucket:
 
 
 class HierarchicalReduction:
-    """The exchange of one section's buckets.
+    """The averaging of one section's buckets.
 
     Args:
-        client: The client of the reducers on the first rank of a host, None on other ranks.
+        client: The client of the reducers on the first rank of a host, or None on other ranks.
 
     Attributes:
         failure: The error that has ended the exchange. Buckets are then returned without averages, so callers must
@@ -109,7 +109,7 @@ class HierarchicalReduction:
         return self._groups.size == 1 and self._device.type == "cpu"
 
     def average(self, flat: torch.Tensor, step: int, index: int) -> Any:
-        """Begins to average `flat` over all ranks of the world. Returns a torch future whose result is `flat`."""
+        """Begins to average `flat` over all ranks. Returns a torch future whose result is `flat`."""
         future = torch.futures.Future(devices=[] if self._device.type == "cpu" else [self._device])
         bucket = _Bucket(flat, (step, index), future)
         if self.failure is not None:
@@ -139,7 +139,7 @@ class HierarchicalReduction:
         bucket.future.set_result(bucket.flat)
 
     def _fail(self, error: BaseException) -> None:
-        """Stores the error for the training thread, which raises it before it uses the bucket."""
+        """Stores the error. The training thread raises it before it uses the bucket."""
         if self.failure is None:
             gone = PeerLost("another rank", "this host", str(error))
             self.failure = error if isinstance(error, RolesError) else gone
@@ -160,13 +160,13 @@ class HierarchicalReduction:
                 return
             with _on(self._incoming):
                 self._attempt(self._broadcast, bucket)
-                # On a GPU, the future is complete when this stream reaches this point.
+                # On a GPU, the future is complete when the stream reaches this point.
                 bucket.future.set_result(bucket.flat)
 
     def _attempt(self, work: Callable[[_Bucket], None], bucket: _Bucket) -> None:
         try:
             work(bucket)
-        except (RolesError, RuntimeError) as error:  # torch.distributed raises RuntimeError for a lost rank.
+        except (RolesError, RuntimeError) as error:  # torch.distributed raises RuntimeError if a rank is lost.
             self._fail(error)
 
     def _exchange(self, bucket: _Bucket) -> None:
@@ -186,7 +186,10 @@ class HierarchicalReduction:
         bucket.exchanged = self._client.reduce(bucket.host, *bucket.number)
 
     def _broadcast(self, bucket: _Bucket) -> None:
-        """Broadcasts a bucket within the host, even after a failure, since the other ranks wait for the broadcast."""
+        """Broadcasts a bucket within the host.
+
+        This is done even after a failure, because the other ranks wait for it.
+        """
         error = bucket.exchanged.exception() if bucket.exchanged is not None else None
         if error is not None:
             self._fail(error)

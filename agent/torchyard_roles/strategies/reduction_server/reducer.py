@@ -1,17 +1,17 @@
 """A reducer: receives each chunk from every rank and returns the sum when the last part has arrived.
 
-A reducer keeps no state beyond a step, so a lost reducer can be replaced at the same address: clients send the
-unfinished step again (`reducer_client`). Any process may host a reducer.
+A reducer keeps no state after a step, so a lost reducer can be replaced at the same address: clients send the
+unfinished step again (`reducer_client`). Any process may contain a reducer.
 
-The header of a chunk contains its (step, bucket, number) as "chunk". After a replacement, "done" marks a chunk whose
-sender already has the sum and sends the chunk for the other ranks. If the sum is made in rank order, the sender sends
-its own part, since the same order gives the same bits; otherwise it sends the sum itself, marked "final".
+The header of a chunk contains its (step, bucket, number) as "chunk". After a replacement, a sender that already has the
+sum of a chunk sends the chunk again for the other ranks, marked "done". If sums are computed in rank order, it sends
+its own part, because the same order gives the same bits. Otherwise it sends the sum itself, marked "final".
 
-If trainers continue without lost ones (`continuing`), each membership has its own connections and sums. The first
-connection of a newer membership discards the incomplete sums of the earlier one.
+If trainers continue without lost trainers, each membership has its own connections and sums. The first connection of a
+newer membership discards the incomplete sums of the earlier membership.
 
-One thread receives from all ranks, adds, and sends complete sums. With one thread per connection, half of the time was
-spent waiting for the GIL.
+One thread receives from all ranks, adds the parts, and sends complete sums. With one thread per connection, half of the
+time was spent waiting for the GIL.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from torchyard_roles.strategies.reduction_server import reduction_plan
 from torchyard_roles.strategies.reduction_server.chunk_sum import At, ChunkSum, Deliver, Part, PartMemory
 
 MAX_CHUNK = 4 * 1024 * 1024
-"""Largest chunk in bytes; a larger one is refused before it is received."""
+"""Largest size of a chunk in bytes. A larger chunk is refused before it is received."""
 REJOIN_S = 1.0
-"""Time in seconds for a lost rank to reconnect before the other ranks are informed."""
+"""Time in seconds within which a lost rank may reconnect before the other ranks are informed of the loss."""
 DTYPES = {dtype_name(each): each for each in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 DTYPES.update({dtype_name(each): each for each in (torch.complex64, torch.complex128)})
 ORDERS = ("rank", "arrival")
 EXIT_RESERVE_S = 1.0
-"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
+"""Time in seconds of the grace period after SIGTERM that is reserved for the exit."""
 
 
 class Terms(NamedTuple):
@@ -57,11 +57,11 @@ class Terms(NamedTuple):
     order: str
     chunk_bytes: int
     membership: int = 0
-    """The number of the membership in the generation; 0 unless trainers continue without lost ones."""
+    """The number of the membership in the generation, or 0 if trainers do not continue without lost trainers."""
 
     @property
     def epoch(self) -> tuple[int, int]:
-        """The age of the terms: a later epoch replaces an earlier one."""
+        """The generation and membership. Terms with a later epoch replace earlier ones."""
         return self.generation, self.membership
 
 
@@ -106,12 +106,12 @@ class _Link:
         self.connection.post({"chunk": at, "wait": round(waited_s, 6)}, result)
 
     def acknowledge(self, at: At) -> None:
-        """Returns the credit of a chunk to a rank that already has the sum."""
+        """Returns the credit for a chunk to a rank that already has the sum."""
         self.connection.post({"chunk": at})
 
 
 class Reducer:
-    """A server that sums chunks for all ranks that have the key. close() closes `listener`."""
+    """A server that sums chunks over all ranks. Clients must have the key. close() also closes `listener`."""
 
     def __init__(self, listener: socket.socket, key: bytes, name: str = "reducer-0") -> None:
         self.name = name
@@ -129,7 +129,7 @@ class Reducer:
         self._closed = False
 
     def start(self) -> Reducer:
-        """Serves in background threads until close() is called."""
+        """Starts to handle requests in background threads until close() is called."""
         self._spawn(self.serve_forever, "accept")
         return self
 
@@ -142,22 +142,22 @@ class Reducer:
                 return
             if sock is None:
                 continue
-            # Each handshake has its own thread, so that a silent client does not delay other clients.
+            # Each handshake has its own thread, because a client that does not respond must not delay others.
             self._spawn(partial(self._serve, sock), "peer")
 
     def close(self) -> None:
-        """Closes all connections. Ranks that wait for sums get PeerLost."""
+        """Closes all connections. Ranks that wait for sums raise PeerLost."""
         with self._left:
             self._closed = True
             self._left.notify_all()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # Shutting down the listener wakes the thread in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
         self._listener.close()
         self._connections.close()
         self._wake_sender.close()  # Closing this socket wakes the receiving thread.
         deadline = time.monotonic() + 5
         for thread in self._others():
-            # The receiving thread is joined first, since it starts the threads that end connections.
+            # The receiving thread is joined first, because it starts the threads that end connections.
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         for thread in self._others():
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
@@ -168,7 +168,7 @@ class Reducer:
         return [each for each in self._threads if each.is_alive() and each is not threading.current_thread()]
 
     def finish(self, within_s: float) -> None:
-        """Closes when no rank is connected, and thus all ranks have their last sums, at most `within_s` later."""
+        """Closes once no rank is connected, since all ranks then have their last sums, or after `within_s` seconds."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if not self._connections:
@@ -177,21 +177,23 @@ class Reducer:
         self.close()
 
     def serve_until_all_left(self) -> None:
-        """Serves until every rank of the newest generation has disconnected properly, or close() is called."""
+        """Handles requests until all ranks of the newest generation have disconnected properly or close() is called."""
         self.start()
         with self._left:
             self._left.wait_for(lambda: self._closed or (self._round is not None and self._round.all_left))
         self.close()
 
     def finish_soon(self, within_s: float) -> None:
-        """Runs finish() in a thread, for a signal handler."""
+        """Runs finish() in a separate thread. A signal handler may call this method."""
         threading.Thread(target=self.finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def contribute(self, terms: Terms, rank: int, at: At, part: torch.Tensor, deliver: Deliver) -> None:
-        """Adds the part (1-D) of a local rank to a chunk. The thread that completes the sum calls `deliver`.
+        """Adds the part of a rank in this process, a 1-D tensor, to a chunk.
 
-        The part must not change until then. The sum is valid until the rank's first part of the next step. Raises
-        ProtocolError if the terms, size or dtype differ from those of other ranks.
+        The thread that completes the sum calls `deliver`.
+
+        The part must not change until `deliver` is called. The sum is valid until the rank's first part of the next
+        step. Raises ProtocolError if the terms, size or dtype differ from those of other ranks.
         """
         current = self._join(terms, rank)
         chunk = self._sum(current, at, part.nbytes, part.dtype, rank)
@@ -203,16 +205,16 @@ class Reducer:
         """Adds a part to a chunk.
 
         Args:
-            final: Whether the part is the complete sum, for ranks that lack it.
+            final: Whether the part is the complete sum, sent for ranks that do not have it yet.
         """
         world = current.terms.world
         now = time.monotonic()
         with chunk.lock:
-            again = rank in chunk.arrived  # The rank may send the part again over a new connection to the same reducer.
+            again = rank in chunk.arrived  # The rank may send its part again over a new connection.
             arrived = chunk.arrived
             arrived.setdefault(rank, now)
-            # The value is a list because parts of a rank's old connection may be handled after parts of its new
-            # connection.
+            # A rank may have several `deliver` functions, because parts of its old connection may be handled after
+            # those of its new connection.
             chunk.takers.setdefault(rank, []).append(deliver)
             result = chunk.result
             if result is not None or (again and not final):
@@ -236,7 +238,7 @@ class Reducer:
             if step >= newest:
                 current.waited = step, max(waited_s, before) if step == newest else waited_s
             if complete and step > current.step:
-                # All ranks have begun this step, so they have finished all earlier steps.
+                # All ranks have begun this step, so all earlier steps are finished.
                 current.step = step
                 self._memory.give_back_all([current.sums.pop(old) for old in list(current.sums) if old[0] < step])
 
@@ -264,7 +266,7 @@ class Reducer:
                     if terms.generation > gone.terms.generation:
                         for link in gone.links.values():
                             link.connection.cut()
-                    # The members of an earlier membership learn of the new one from the keeper, and then disconnect.
+                    # Members of an earlier membership are informed of the new one by the keeper, and then disconnect.
             elif terms != current.terms:
                 if terms.epoch < current.terms.epoch:
                     what = "Generation" if terms.generation < current.terms.generation else "Membership"
@@ -319,7 +321,7 @@ class Reducer:
             before = current.links.get(rank)
             current.links[rank] = link
         if before is not None:
-            before.connection.cut()  # The rank has reconnected, so its earlier connection is closed.
+            before.connection.cut()  # The rank has reconnected, so its old connection is closed.
         connection.answer({"name": self.name})
         return link, current
 
@@ -343,7 +345,7 @@ class Reducer:
         while selector.get_map():
             for key, _ in selector.select():
                 if key.data is None:
-                    # close() has closed the other socket of the pair, which made this one readable.
+                    # close() has closed the other end of this socket pair.
                     selector.unregister(key.fileobj)
                     continue
                 link, current = key.data
@@ -356,13 +358,13 @@ class Reducer:
                 except PeerLost as error:
                     ended = partial(self._miss, current, link, error)
                 except (ValueError, KeyError, TypeError):
-                    pass  # An invalid message ends the connection without a report to the other ranks.
+                    pass  # After an invalid message the connection is closed, but the other ranks are not informed.
                 selector.unregister(key.fileobj)
                 self._spawn(partial(self._part, link, ended), "end")
         selector.close()
 
     def _part(self, link: _Link, tell: Callable[[], None] | None) -> None:
-        """Ends a connection, after `tell` has informed the other ranks."""
+        """Ends a connection. `tell` first informs the other ranks."""
         if tell is not None:
             tell()
         link.connection.flush(5)
@@ -370,7 +372,7 @@ class Reducer:
         self._drop(link.connection)
 
     def _receive(self, link: _Link, current: _Round) -> bool:
-        """Handles everything that a rank has sent so far. Returns False after the rank's goodbye."""
+        """Handles all data that a rank has sent so far. Returns False after the rank's last message."""
         connection = link.connection
         while True:
             if link.incoming is None:
@@ -390,14 +392,14 @@ class Reducer:
                 return True
             link.incoming = None
             if done:
-                # The credit is returned immediately: ranks that have begun the next step do not send this chunk, so its
-                # sum stays incomplete.
+                # The sum of this chunk may never be complete, because ranks that have begun the next step do not send
+                # it. Therefore the credit is returned immediately.
                 link.acknowledge(at)
             deliver = _drop_sum if done else link.deliver
             self._add(current, chunk, link.rank, at, Part(part, owned=True), deliver, final=final)
 
     def _expect(self, link: _Link, current: _Round, header: dict[str, Any]) -> _Incoming:
-        """Checks the header of a chunk before its payload is received."""
+        """Checks the header of a chunk, and prepares to receive its payload."""
         at: At = tuple(header["chunk"])
         dtype, size = DTYPES.get(header["dtype"]), header["bytes"]
         if dtype is None or size > min(MAX_CHUNK, current.terms.chunk_bytes) or size % dtype.itemsize or len(at) != 3:
@@ -409,12 +411,12 @@ class Reducer:
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
         """Informs the other ranks of a lost rank, unless it reconnects within REJOIN_S or the generation is over.
 
-        A rank that ended because of another loss does not reconnect, and the other ranks are informed of that other
+        A rank that ended because of another rank's loss does not reconnect. The other ranks are then informed of that
         loss.
         """
         deadline = time.monotonic() + (REJOIN_S if error.name == link.connection.peer else 0.0)
         while True:
-            # The clock is read first, so that the condition is checked once more after the deadline.
+            # The clock is read first. The condition is then checked once more after the deadline.
             is_late = time.monotonic() >= deadline
             if self._closed or current.links.get(link.rank) is not link or current is not self._round:
                 return
@@ -439,14 +441,14 @@ class Reducer:
 
 
 def _drop_sum(at: At, result: torch.Tensor, waited_s: float) -> None:
-    """Discards a sum, as the `deliver` function of a rank that already has it."""
+    """Does nothing with a sum. Used as `deliver` for a rank that already has the sum."""
 
 
 def use_one_thread() -> None:
-    """Runs torch operations of this thread without OpenMP threads, which would only compete for the cores.
+    """Disables OpenMP threads for torch operations of this thread, because they would only compete for the cores.
 
-    torch's setting applies to the calling thread and is the default for new threads, so another thread restores the
-    default.
+    torch.set_num_threads() applies to the calling thread and also sets the default for new threads. Another thread
+    therefore restores the default.
     """
     before = torch.get_num_threads()
     if before > 1:
@@ -459,8 +461,9 @@ def use_one_thread() -> None:
 def serve(environment: Environment) -> None:
     """Runs this process as a reducer until all trainers have disconnected properly.
 
-    After SIGTERM the process ends when no trainer is connected, since stopped trainers still finish their step. If the
-    plan uses the ring of workers, this function returns immediately. Raises EnvironmentProblem.
+    After SIGTERM the process ends once no trainer is connected, because stopped trainers still finish their step. If
+    the plan uses the ring of workers, this function returns immediately. Raises EnvironmentProblem if the reducer
+    cannot start.
     """
     places = [place for place in environment.peers.reducer if place.name == environment.replica]
     if not places or environment.strategy != "reduction_server":
@@ -475,7 +478,7 @@ def serve(environment: Environment) -> None:
     if plan.kind == "ring":
         print(f"torchyard: {environment.replica} has nothing to sum. {plan.sentence}", flush=True)
         return
-    # The receiving thread sums the chunks; additional torch threads would only compete with it.
+    # The receiving thread sums the chunks. Additional torch threads would only compete with it.
     torch.set_num_threads(1)
     gc.freeze()  # freeze() exempts torch's objects from garbage collection.
     reducer = Reducer(listen_at(places[0]), environment.key, environment.replica)
@@ -488,5 +491,5 @@ def serve(environment: Environment) -> None:
         with ServingReports(environment, reducer.figures, reducer.traffic):
             reducer.serve_until_all_left()
     finally:
-        # Only the exit remains, which the signal must not interrupt.
+        # Another SIGTERM must not interrupt the exit.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

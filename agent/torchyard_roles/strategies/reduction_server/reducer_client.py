@@ -1,13 +1,13 @@
 """The client of reducers, which sums tensors over all ranks in place.
 
-Each tensor is divided into one share per reducer, and each share into chunks. Each connection has a sending and a
-receiving thread, so that all connections work in both directions at once. The credit window limits the number of chunks
-whose sums have not arrived, to avoid congestion at a reducer (incast). A reducer in the same process receives its share
-without a network connection.
+Each tensor is divided into one part per reducer, and each part into chunks. Each connection has a sending and a
+receiving thread, so all connections work in both directions at once. The credit window limits the number of chunks
+whose sums have not been received, to avoid congestion at a reducer (incast). A reducer in the same process receives its
+part without a network connection.
 
-A lost reducer may be replaced at the same address. The chunks of the current step are therefore kept, so that they can
-be sent again. This takes one more copy in memory of all chunks for other processes, until the first sum of the next
-step shows that all ranks have finished this step.
+A lost reducer may be replaced at the same address. Therefore the chunks of the current step are kept, to be sent again
+if needed. This takes memory for a copy of all chunks for other processes, until the first sum of the next step shows
+that all ranks have finished this step.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from torchyard_roles.strategies.reduction_server.reducer import MAX_CHUNK, Reduc
 from torchyard_roles.strategies.reduction_server.reducer_link import Chunk, LocalLink, Memory, Operation, RemoteLink
 
 CHUNK_BYTES = 128 * 1024
-"""Initial size of a chunk; see fitting_chunk()."""
+"""Initial size of a chunk in bytes, which is later adapted by fitting_chunk()."""
 SMALLEST_CHUNK, LARGEST_CHUNK = 48 * 1024, 4 * 1024 * 1024
 CHUNK_S = 0.0025
 WINDOW = 4
 SMALL_BYTES = 32 * 1024
-"""Largest tensor that goes to one reducer as a whole."""
+"""Largest size in bytes of a tensor that is not divided among reducers."""
 CONNECT_S = 60.0
 RECONNECT_S = 660.0
-"""Timeout in seconds for reconnecting to a reducer. It exceeds the time that the keeper waits for a lost host, since
-the keeper decides whether to continue without a reducer.
+"""Timeout in seconds for reconnecting to a reducer. It exceeds the time for which the keeper waits for a lost host,
+because the keeper decides whether to continue without a reducer.
 """
 
 
 def fitting_chunk(bytes_a_second: float) -> int:
-    """Returns the chunk size for a rate of exchange: the bytes of 2.5 ms, within bounds.
+    """Returns the chunk size for a rate of exchange: the number of bytes in 2.5 ms, between a minimum and a maximum.
 
-    On a slow network small chunks are better, since the chunks of all connections share one link: 60 MB among 4 workers
-    and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger chunks. On a fast network the
-    overhead of each chunk dominates: 3 workers and 3 reducers took 0.8 s in chunks of 48 KB and 0.2 s in chunks of 1
-    MB.
+    On a slow network small chunks are better, because the chunks of all connections share one link: the exchange of 60
+    MB among 4 workers and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger chunks. On
+    a fast network the overhead of each chunk dominates: an exchange among 3 workers and 3 reducers took 0.8 s in chunks
+    of 48 KB and 0.2 s in chunks of 1 MB.
     """
     return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, int(bytes_a_second * CHUNK_S) // 4096 * 4096))
 
 
 def split(count: int, weights: Sequence[float], itemsize: int, first: int) -> list[tuple[int, int]]:
-    """Returns (start, end) of each reducer's share of `count` elements by weight, which is the same on every rank.
+    """Divides `count` elements among the reducers by weight, and returns (start, end) of each reducer's part.
 
-    A small tensor is assigned to a single reducer, which `first` selects.
+    A small tensor is assigned to a single reducer, which `first` selects. The result is the same on every rank.
     """
     if count * itemsize <= SMALL_BYTES:
         heavy = [each for each, weight in enumerate(weights) if weight > 0]
@@ -67,7 +67,7 @@ def split(count: int, weights: Sequence[float], itemsize: int, first: int) -> li
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The seconds that the exchange of one step took without waiting, and that it waited for the slowest rank."""
+    """The time in seconds that a step's exchange took without waiting, and the wait for the slowest rank."""
 
     step: int
     exchange_s: float
@@ -75,16 +75,17 @@ class StepTimes:
 
 
 class ReduceClient:
-    """The connections of a rank to all reducers. The constructor connects, and waits until all reducers listen.
+    """The connections of a rank to all reducers. The constructor waits until all reducers listen, and connects.
 
-    The futures of a step must be done before the first reduce() of the next step.
+    The futures of a step must be done before reduce() is called for the next step.
 
     Args:
         peers: The reducers, in the same order on every rank.
-        weights: The relative sizes of the reducers' shares, the same on every rank; 0 for no share.
+        weights: The relative sizes of the reducers' parts, the same on every rank. A reducer with weight 0 gets no
+            part.
         order: The order of summation, `rank` or `arrival`.
-        generation, membership: The newest ones replace all earlier ones at the reducers.
-        divisor: A number by which the sums are divided; the number of ranks gives means.
+        generation, membership: Reducers discard earlier generations and memberships when a newer one connects.
+        divisor: A number by which the sums are divided. If it is the number of ranks, the results are means.
         local: The reducers of this process by their number among the peers.
         chunk_bytes: The chunk size in bytes, the same on all ranks. resize() changes it.
 
@@ -143,7 +144,7 @@ class ReduceClient:
                     self._links.append(LocalLink(self, local[number]))
                 else:
                     self._links.append(RemoteLink(self, peer, key, connect_s))
-        except BaseException:  # The links are also closed if a BaseException ends the call.
+        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
             self.close()
             raise
 
@@ -152,11 +153,11 @@ class ReduceClient:
 
         Args:
             flat: The tensor, which is also the result of the future.
-            step, bucket: Numbers that identify the tensor on all ranks; `step` never decreases.
+            step, bucket: Numbers that identify the tensor on all ranks. `step` never decreases.
 
         Returns:
-            A future with `flat`, or with the RolesError that has ended the exchange. Its callbacks run on a thread of
-            the exchange, or in this thread if the future is already done.
+            A future whose result is `flat`, or whose exception is the RolesError that has ended the exchange. Callbacks
+            run in a thread of the exchange, or in the calling thread if the future is already done.
         """
         if flat.dim() != 1 or not flat.is_contiguous() or flat.device.type != "cpu":
             raise ValueError("only contiguous tensors of one dimension on the CPU are reduced")
@@ -182,10 +183,11 @@ class ReduceClient:
         return operation.future
 
     def _chunks(self, operation: Operation) -> list[list[Chunk]]:
-        """Divides an operation into the chunks of each reducer, with sizes in proportion to the reducers' shares.
+        """Divides an operation into chunks for each reducer. Their sizes are proportional to the reducers' parts.
 
-        All shares then progress evenly. With equal sizes a mixed exchange takes a quarter longer: connections share a
-        link evenly, so the small shares of workers finish early, and the reducers' links are not fully used until then.
+        All parts then progress evenly. With chunks of equal size a mixed exchange takes a quarter longer: connections
+        share a link evenly, so the small parts of workers finish early, and the reducers' links are not fully used
+        until then.
         """
         itemsize = operation.flat.element_size()
         shares, number = [], itertools.count()
@@ -219,7 +221,7 @@ class ReduceClient:
 
     @property
     def bytes_a_second(self) -> float:
-        """The rate of gradients in the newest step in bytes per second; 0 until one of its exchanges is complete."""
+        """The rate of the newest step's exchange in bytes of gradients per second, or 0 if none of it is complete."""
         with self._lock:
             return self._times["bytes"] / self._times["busy"] if self._times["busy"] else 0.0
 
@@ -236,8 +238,8 @@ class ReduceClient:
         """Disconnects from all reducers. Pending operations fail.
 
         Args:
-            goodbye: Whether this rank has finished. If not, the other ranks are informed of the loss that ended the
-                exchange, or of the loss of this rank.
+            goodbye: Whether this rank has finished training. If not, the other ranks are informed of the loss that has
+                ended the exchange, or of the loss of this rank.
         """
         self.closed = True
         cause = self.failure if isinstance(self.failure, PeerLost) else None
@@ -246,10 +248,10 @@ class ReduceClient:
                 link.close(goodbye=goodbye, cause=cause)
         self.fail(PeerLost(self.name, "this host", "its exchange was closed"))
 
-    # The threads of the links call the following methods.
+    # The following methods are called by the threads of the links.
 
     def finished(self, chunk: Chunk, waited_s: float) -> None:
-        """Handles a chunk whose sum is in its target."""
+        """Handles a chunk whose sum has been received."""
         operation = chunk.operation
         if self.divisor != 1:
             chunk.target.div_(self.divisor)
@@ -261,8 +263,8 @@ class ReduceClient:
         with self._lock:
             if chunk.at[0] == self._times["step"]:
                 self._times["wait"] = max(self._times["wait"], waited_s)
-            # The thread that removes the operation from `_running` completes its future, so fail() cannot complete it
-            # too.
+            # Only the thread that removes the operation from `_running` completes its future. Otherwise fail() could
+            # complete it too.
             last = last and operation in self._running
             if last:
                 self._running.discard(operation)
@@ -272,7 +274,7 @@ class ReduceClient:
             operation.future.set_result(operation.flat)
 
     def _settle(self, step: int) -> None:
-        """Drops the chunks of earlier steps at the first sum of `step`, since all ranks have finished those steps."""
+        """At the first sum of `step`, drops the chunks of earlier steps, since all ranks have finished those steps."""
         with self._lock:
             self._settled = max(self._settled, step)
         for link in self._links:
@@ -280,7 +282,7 @@ class ReduceClient:
                 link.forget(step)
 
     def fail(self, error: RolesError) -> None:
-        """Ends the exchange: all operations fail with `error`."""
+        """Ends the exchange. All pending operations fail with `error`."""
         with self._lock:
             if self.failure is None:
                 self.failure = error

@@ -26,7 +26,7 @@ class Operation:
         self.step = step
         self.bucket = bucket
         self.future: Future[torch.Tensor] = Future()
-        self.future.set_running_or_notify_cancel()  # After this call, the caller of reduce() cannot cancel the future.
+        self.future.set_running_or_notify_cancel()  # From here on, the caller of reduce() cannot cancel the future.
         self.left = 0
         self.lock = threading.Lock()
 
@@ -40,7 +40,7 @@ class Chunk:
     start: int
     end: int
     kept: torch.Tensor | None = None
-    """A copy of the contribution, made before it is sent, since the sum overwrites it."""
+    """A copy of the contribution, which is made before sending because the sum overwrites the contribution."""
     done: bool = False
 
     @property
@@ -55,7 +55,7 @@ class Chunk:
 
 
 class Memory:
-    """A pool of buffers for copies of chunks, since allocating new pages costs more time than copying."""
+    """A pool of buffers for copies of chunks, because allocating new memory takes longer than copying."""
 
     def __init__(self, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
@@ -83,7 +83,7 @@ class Memory:
 
 
 class LinkOwner(Protocol):
-    """The interface of the client for its links."""
+    """The methods of the client that its links use."""
 
     name: str
     rank: int
@@ -105,10 +105,10 @@ class RemoteLink:
         self._peer = peer
         self._key = key
         self._changed = threading.Condition()
-        self._waiting: deque[Chunk] = deque()  # Chunks to send, in order.
-        self._history: dict[At, Chunk] = {}  # Chunks that a replacement of the reducer would need, in order.
+        self._waiting: deque[Chunk] = deque()  # The chunks to send, in order.
+        self._history: dict[At, Chunk] = {}  # The chunks to send again if the reducer is replaced, in order.
         self._credit = client.window
-        self._parked = False  # Sending is paused while the connection is being replaced.
+        self._parked = False  # True while the connection is being replaced, when sending is paused.
         self._ended = False
         self._why: RolesError | None = None  # The error of the sending thread.
         self.connection = self._connect(connect_s)
@@ -138,11 +138,11 @@ class RemoteLink:
                 del self._history[chunk.at]
                 if chunk.kept is not None:
                     self._client.memory.give_back(chunk.kept)
-            if past:  # After a replacement, finished chunks may still be queued.
+            if past:  # After a replacement, the queue may contain finished chunks.
                 self._waiting = deque(chunk for chunk in self._waiting if chunk.at[0] >= step)
 
     def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
-        """Disconnects. Without `goodbye`, the reducer records this rank as lost, or as ended by `cause`."""
+        """Disconnects. If `goodbye` is false, the reducer records this rank as lost, or as ended by `cause`."""
         with self._changed:
             if self._ended:
                 return
@@ -154,8 +154,8 @@ class RemoteLink:
                 self.connection.send({"bye": 1})
             elif cause is not None and is_connected:
                 self.connection.send({"ends": cause.name, "host": cause.host, "why": cause.why})
-                # The join waits until the reducer has read the message: closing with unread sums would reset the
-                # connection.
+                # The thread ends when the reducer has read the message. Closing earlier, with unread sums, would reset
+                # the connection.
                 self._threads[1].join(timeout=5)
         self.connection.cut()
         for thread in self._threads:
@@ -181,7 +181,7 @@ class RemoteLink:
             try:
                 connection.send(header, chunk.keep(self._client.memory))
             except RolesError as error:
-                # The receiving thread replaces the connection and sends the step again.
+                # The receiving thread reconnects and sends the step again.
                 with self._changed:
                     if connection is self.connection:
                         self._parked = True
@@ -199,7 +199,7 @@ class RemoteLink:
             except PeerLost as lost:
                 if self._ended:
                     return
-                if lost.name != self._peer.name:  # The reducer has reported the loss of another rank.
+                if lost.name != self._peer.name:  # The reducer is reachable, but has reported the loss of another rank.
                     self._give_up(lost)
                     return
                 try:
@@ -214,7 +214,7 @@ class RemoteLink:
             except (KeyError, TypeError, ValueError) as error:
                 self._give_up(ProtocolError(f"{self._peer.name} sent an invalid sum: {error!r}."))
                 return
-            except Exception as error:  # Any other error ends the exchange, as in the sending thread.
+            except Exception as error:  # Any other error ends the exchange, as it does in the sending thread.
                 self._give_up(_unexpected(error))
                 return
 
@@ -232,7 +232,8 @@ class RemoteLink:
             if chunk is not None and not chunk.done and "bytes" in header:
                 connection.receive_into(chunk.target)
                 if self._client.terms.order == "arrival" and chunk.kept is not None:
-                    # The sum is kept because another order of arrival would give different bits.
+                    # The sum is kept, to be sent to a replacement. If it were computed again, another order of arrival
+                    # could change its bits.
                     chunk.kept.copy_(chunk.target)
                 chunk.done = True
                 self._credited()
@@ -276,7 +277,7 @@ class RemoteLink:
 
 
 class LocalLink:
-    """A link to a reducer in the same process, which uses a thread instead of a connection and has no credit window."""
+    """A link to a reducer in the same process. It uses a thread instead of a connection, and has no credit window."""
 
     def __init__(self, client: LinkOwner, reducer: Reducer) -> None:
         self._client = client
@@ -293,7 +294,7 @@ class LocalLink:
             self._changed.notify_all()
 
     def forget(self, step: int) -> None:
-        pass  # A reducer in this process needs no replacement, so no chunks are kept.
+        pass  # Nothing is kept, because a reducer in this process is never replaced.
 
     def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
         with self._changed:
@@ -318,18 +319,18 @@ class LocalLink:
                 self._client.finished(chunk, waited_s)
 
             try:
-                # The sum overwrites the target only after the part has been added.
+                # The part and the result may share memory: the result is written only after the part has been added.
                 self._reducer.contribute(self._client.terms, self._client.rank, chunk.at, chunk.target, deliver)
             except RolesError as error:
                 self._client.fail(error)
                 return
-            except Exception as error:  # Any other error ends the exchange, as in a RemoteLink.
+            except Exception as error:  # Any other error ends the exchange, as in RemoteLink.
                 self._client.fail(_unexpected(error))
                 return
 
 
 def _unexpected(error: Exception) -> RolesError:
-    """Creates the error that the training thread raises if a thread of the exchange fails."""
+    """Creates the error that the training thread raises if a thread of the exchange fails unexpectedly."""
     found = RolesError(f"The exchange of gradients failed: {error or type(error).__name__}.")
     found.__cause__ = error
     return found

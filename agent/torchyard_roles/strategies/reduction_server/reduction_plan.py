@@ -1,14 +1,14 @@
-"""The choice of the fastest way to sum gradients, computed from the numbers of workers and reducers.
+"""Chooses the fastest way to sum gradients, depending on the numbers of workers and reducers.
 
-N workers have M bytes of gradients, and k reducers and all workers have links of B bytes/s in both directions at once.
-In units of M/B, an exchange takes:
+Each of N workers has M bytes of gradients, and the workers and k reducers have full-duplex links of B bytes/s. In units
+of M/B, an exchange takes:
 
     ring            2(N−1)/N
     reducers        max(1, N/k)                      each worker sends and receives M; a reducer N·M/k
     mixed, k < N    2N(N−1)/D, D = N²+kN−2k          every worker also sums a share, (N−k)M/D; a reducer 2(N−1)M/D
 
-The mixed plan is never slower than the other two, and equals the plan with reducers for k ≥ N. Among equally fast
-plans, the simplest is chosen, so two workers use the ring.
+The mixed plan is never slower than the other two, and is the same as the plan with reducers if k ≥ N. Of equally fast
+plans, the simplest is chosen. Two workers therefore use the ring.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from dataclasses import dataclass
 class ReductionPlan:
     """A way to sum gradients.
 
-    `weights` are the shares of each reducer, then of each worker, and add up to 1; they are empty for the ring.
+    `weights` are the fractions of the gradients that each reducer, and then each worker, sums. They add up to 1, or are
+    empty for the ring.
     """
 
     kind: str
     """The kind of the exchange: `ring`, `reducers` or `mixed`."""
     time: float
-    """The time of a step's exchange, in units of M/B (see the module's docstring)."""
+    """The time that the exchange of a step takes, in units of M/B (bytes of gradients / bytes per second of a link)."""
     weights: tuple[float, ...]
     sentence: str
 
 
 def times(workers: int, reducers: int) -> dict[str, float]:
-    """Returns the time of each possible plan in units of M/B, beginning with the simplest plan."""
+    """Returns the time of each possible plan in units of M/B. The simplest plan comes first."""
     if workers < 2:
         return {"ring": 0.0}
     found = {"ring": 2 * (workers - 1) / workers}
@@ -44,16 +45,16 @@ def times(workers: int, reducers: int) -> dict[str, float]:
 
 
 def choose(workers: int, reducers: int, *, ring: bool = True) -> ReductionPlan:
-    """Returns the fastest plan, with a sentence that explains it.
+    """Returns the fastest plan, with a sentence that explains the choice.
 
     Args:
-        ring: Whether the ring may be chosen. If not, there must be reducers; a single worker uses them too.
+        ring: Whether the ring may be chosen. If not, there must be reducers, and even a single worker uses them.
     """
     found = times(workers, reducers)
     if not ring:
         del found["ring"]
         found = found or {"reducers": 1.0}
-    # min() returns the first of equal plans, which is the simplest.
+    # Of equally fast plans, min() returns the first, which is the simplest.
     kind = min(found, key=lambda name: round(found[name], 9))
     weights: tuple[float, ...] = ()
     if kind == "reducers":

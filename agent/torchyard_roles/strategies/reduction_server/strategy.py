@@ -1,7 +1,7 @@
 """The strategy `reduction_server`: synchronous training in which reducers, or reducers and workers, sum the gradients.
 
-The strategy differs from all_reduce only in the exchange of a bucket, whose size is `bucket_mb`. If the ring is as
-fast, as is always the case with two workers, the ring is used.
+The strategy differs from all_reduce only in the exchange of buckets, whose size is `bucket_mb`. If the ring of workers
+is equally fast, as it always is with two workers, the ring is used.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from torchyard_roles.strategies.reduction_server.reducer import Reducer
 from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient, fitting_chunk
 
 FINISH_S = 10.0
-"""Longest time for which a worker's own reducer serves other ranks after the last step."""
+"""Longest time in seconds for which a worker's own reducer serves other ranks after the last step."""
 
 
 class ReductionServer(AllReduce):
-    """All trainers in one process group of torch.distributed, with an exchange of gradients through reducers."""
+    """The strategy `reduction_server`: one process group of torch.distributed, and gradients summed by reducers."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -63,7 +63,10 @@ class ReductionServer(AllReduce):
         )
 
     def _through_reducers(self) -> Average:
-        """Creates the exchange of one section, with separate groups since collectives are matched by their order."""
+        """Returns the function that averages one section.
+
+        Each section has its own groups, because within a group all ranks must call collectives in the same order.
+        """
         groups = LocalGroups(self._ranks_of_hosts, self._rank)
         exchange = HierarchicalReduction(self._client, groups, self._device)
         self._exchanges.append(exchange)
@@ -75,9 +78,9 @@ class ReductionServer(AllReduce):
         return average
 
     def statistics(self) -> dict[str, float]:
-        """Returns the metrics of all_reduce, with the waiting time that the reducers have measured.
+        """Returns the same metrics as all_reduce, but with the waiting time that the reducers have measured.
 
-        The waiting time is limited to the time by which the exchange extended the step.
+        The waiting time cannot exceed the time by which the exchange extended the step.
         """
         found = super().statistics()
         if self._client is not None and self._averager is not None:
@@ -88,7 +91,7 @@ class ReductionServer(AllReduce):
 
     def abandon(self) -> None:
         if self._client is not None:
-            self._client.close(goodbye=False)  # The client is closed first, which wakes threads that wait for sums.
+            self._client.close(goodbye=False)  # The client is closed first. This wakes threads that wait for sums.
         for exchange in self._exchanges:
             exchange.close()
         if self._reducer is not None:
@@ -104,7 +107,7 @@ class ReductionServer(AllReduce):
         super().leave()
 
     def _meet(self, plan: reduction_plan.ReductionPlan) -> None:
-        """Connects to all reducers, and starts a reducer in this process in a mixed plan.
+        """Connects to all reducers. If the plan is mixed, first starts a reducer in this process.
 
         Only the first rank of a host calls this method.
         """
@@ -137,7 +140,7 @@ class ReductionServer(AllReduce):
         )
 
     def _after_round(self, round_: int) -> None:
-        """Raises the error of a failed exchange before its buckets are used, and adapts the chunk size."""
+        """Raises the error of a failed exchange before its buckets are used, and otherwise adapts the chunk size."""
         for exchange in self._exchanges:
             if exchange.failure is not None:
                 raise exchange.failure

@@ -1,1 +1,1 @@
-"""Training of models that are larger than a GPU: parameters, gradients and optimizer state are sharded over ranks."""
+"""Training of models that do not fit on one GPU: parameters, gradients and optimizer state are sharded over ranks."""

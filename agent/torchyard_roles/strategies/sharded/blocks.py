@@ -9,15 +9,15 @@ import torch
 from torchyard_roles.errors import UsageProblem
 
 CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
-"""Modules without a forward pass, before which nothing could be gathered."""
+"""Module classes that have no forward pass. Their parameters cannot be gathered before it."""
 
 
 def blocks_of(model: torch.nn.Module, classes: Sequence[str] = ()) -> list[torch.nn.Module]:
     """Returns the blocks of a model in the model's order, without the model itself.
 
     Args:
-        classes: The names of the blocks' classes. Without names, the class is chosen that holds the most parameters
-            and occurs at least twice; if several hold as many, the outermost.
+        classes: The names of the blocks' classes. If there are no names, the class is chosen that has the most
+            parameters and occurs at least twice. Of several such classes, the outermost is chosen.
 
     Raises:
         UsageProblem: The model has no module of a named class.
@@ -48,7 +48,7 @@ def blocks_of(model: torch.nn.Module, classes: Sequence[str] = ()) -> list[torch
 
 
 def check_shardable(model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> None:
-    """Checks that each parameter has a dimension to split and belongs to one block only. Raises UsageProblem."""
+    """Raises UsageProblem if a parameter has no dimension to split, or belongs to several blocks."""
     chosen = set(map(id, blocks))
     found: dict[int, tuple[str, int]] = {}
     owner_of = {"": id(model)}
@@ -77,6 +77,6 @@ def _has_parameters(module: torch.nn.Module) -> bool:
 
 
 def _elements(modules: Sequence[torch.nn.Module]) -> int:
-    """Returns the number of elements of all parameters, each counted once."""
+    """Returns the number of elements of all parameters. A shared parameter is counted once."""
     parameters = {id(each): each.numel() for module in modules for each in module.parameters()}
     return sum(parameters.values())

@@ -1,7 +1,7 @@
 """Sharding of models and of the optimizers that refer to their parameters (FSDP2, `fully_shard`).
 
-`fully_shard` replaces each parameter with a DTensor. The optimizers, which the script has created from the original
-parameters, get the new ones at the same places.
+`fully_shard` replaces each parameter with a DTensor. In the optimizers, which the script has created from the original
+parameters, the new parameters take the places of the old ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torchyard_roles.errors import UsageProblem
 class ParameterPlaces:
     """The places of the models' parameters in an optimizer.
 
-    While the parameters are replaced, the optimizer refers to none of them, so that each is freed once it is sharded.
+    While the parameters are being replaced, the optimizer refers to none of them. Therefore each is freed as soon as it
+    is sharded.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> None:
@@ -55,29 +56,29 @@ class ParameterPlaces:
 
 
 def named_parameters(models: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Parameter]:
-    """Returns the parameters of all models, each once, by names that are unique among the models."""
+    """Returns the parameters of all models, without duplicates, by names that are unique among all models."""
     return dict(torch.nn.ModuleList(models).named_parameters())
 
 
 def is_on_meta(models: Sequence[torch.nn.Module]) -> bool:
-    """Returns whether a parameter or buffer is on the meta device, so that it has no values."""
+    """Returns whether a parameter or buffer is on the meta device and therefore has no values."""
     tensors = [each for model in models for each in (*model.parameters(), *model.buffers())]
     return any(each.is_meta for each in tensors)
 
 
 def full_values(models: Sequence[torch.nn.Module]) -> dict[str, torch.Tensor]:
-    """Returns the parameters' current values, which stay where they are when the parameters are sharded."""
+    """Returns the parameters' current values. They keep their memory when the parameters are sharded."""
     return {name: each.detach() for name, each in named_parameters(models).items()}
 
 
 def spread_values(
     models: Sequence[torch.nn.Module], values: dict[str, torch.Tensor] | None, device: torch.device
 ) -> None:
-    """Sets the sharded parameters of all ranks to the first rank's full `values`, one parameter after another.
+    """Sets the sharded parameters on all ranks to the first rank's `values`, one parameter after another.
 
     Args:
-        values: The values by name on the first rank, None on the others.
-        device: The device of the exchange.
+        values: The whole values by name on the first rank, and None on the others.
+        device: The device on which values are exchanged.
     """
     for name, parameter in named_parameters(models).items():
         set_from_first_rank(parameter, None if values is None else values[name], device)
@@ -93,7 +94,7 @@ def spread_buffers(models: Sequence[torch.nn.Module], device: torch.device) -> N
 
 
 def reshard(models: Sequence[torch.nn.Module]) -> None:
-    """Frees the gathered parameters that a forward pass without a backward pass has left, so that none is outdated."""
+    """Frees gathered parameters that a forward pass without a backward pass has left. They would become outdated."""
     for model in models:
         for module in model.modules():
             free: Any = getattr(module, "reshard", None)
@@ -104,10 +105,10 @@ def reshard(models: Sequence[torch.nn.Module]) -> None:
 def check_all_trained(
     models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], strategy: str
 ) -> None:
-    """Raises UsageProblem for parameters that no optimizer trains, which sharded worker groups do not exchange.
+    """Raises UsageProblem if no optimizer trains a parameter, because sharded worker groups would not exchange it.
 
     Args:
-        strategy: The kind of the strategy that exchanges between the groups.
+        strategy: The name of the strategy by which the groups exchange.
     """
     trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
     for model in models:

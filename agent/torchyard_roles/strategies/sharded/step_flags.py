@@ -1,7 +1,7 @@
-"""Decisions that all ranks must make alike, exchanged by one small all-reduce in each step.
+"""Decisions that must be the same on all ranks, which are exchanged by one small all-reduce in each step.
 
-A rank contributes one flag for each question, and receives whether all ranks have set the flag. The flags about saves
-and buffers are read after the next step, when the GPU has computed them, so that no step waits for the GPU.
+A rank contributes one flag for each question, and receives whether all ranks have set the flag. The flags for saves and
+buffers are read after the next step, when the GPU has computed them. Therefore no step waits for the GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 
 class StepFlags:
-    """The flags of this rank's steps: whether gradients are finite, no save is wanted, and each buffer is unchanged."""
+    """The flags of this rank in each step: gradients are finite, no save is requested, and each buffer is unchanged."""
 
     def __init__(self, device: torch.device, models: Sequence[torch.nn.Module]) -> None:
         self._device = device
@@ -25,18 +25,18 @@ class StepFlags:
         self._wants_save = False
 
     def add(self, models: Sequence[torch.nn.Module]) -> None:
-        """Includes the buffers of further models."""
+        """Adds the buffers of further models."""
         self._models += models
         self._versions = self._buffer_versions()
 
     def want_save(self) -> None:
-        """Requests a save at a boundary that all ranks reach."""
+        """Requests a save at a step boundary that is the same on all ranks."""
         self._wants_save = True
 
     def exchange(self, is_finite: torch.Tensor, step: int) -> torch.Tensor:
-        """Returns whether `is_finite` holds on all ranks.
+        """Returns whether `is_finite` is true on all ranks.
 
-        This method also sets the buffers that training is known to change to the first rank's values.
+        This method also sets buffers to the first rank's values if training is known to change them.
         """
         self._share_buffers()
         versions = self._buffer_versions()
@@ -56,9 +56,9 @@ class StepFlags:
         return flags[0] > 0
 
     def is_save_due(self, step: int) -> bool:
-        """Returns whether a rank has requested a save in an earlier step, once for each request.
+        """Returns whether a rank has requested a save in an earlier step. The result is true once for each request.
 
-        All ranks call this method at each boundary and get the same result.
+        All ranks must call this method at each boundary, and get the same result.
         """
         is_due = False
         while self._sent and self._sent[0][0] < step:
@@ -75,7 +75,10 @@ class StepFlags:
         return [buffer for model in self._models for buffer in model.buffers()]
 
     def _buffer_versions(self) -> list[tuple[int, int]]:
-        """Returns the identity and version of each buffer, which a change in place or a replacement changes."""
+        """Returns the identity and version counter of each buffer.
+
+        One of them differs if a buffer is changed or replaced.
+        """
         return [(id(buffer), buffer._version) for buffer in self._buffers()]
 
     def _share_buffers(self) -> None:

@@ -29,7 +29,7 @@ _BUILD_ON_CHIEF = (
 
 
 class ShardedAllReduce(AllReduce):
-    """Trainers that each hold a part of every parameter, gradient and optimizer state.
+    """The strategy `all_reduce` with sharding: each trainer has a part of parameters, gradients and optimizer state.
 
     The parameters of a block are gathered before its forward and backward pass, and freed afterwards. Gradients are
     averaged and split in the backward pass.
@@ -58,14 +58,17 @@ class ShardedAllReduce(AllReduce):
         self.sharded_saving = ShardedSaving(self._mesh, self._gloo_group(), device)
 
     def _gloo_group(self) -> Any:
-        """Creates a group for checkpoints, which are exchanged through the CPU and by a thread."""
+        """Creates a gloo group for checkpoints, which are exchanged from CPU memory by a separate thread."""
         self._groups.append(dist.new_group(backend="gloo"))
         return self._groups[-1]
 
     def prepare(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
     ) -> None:
-        """Shards the models, and sets their parameters and buffers to the chief's, if these have values."""
+        """Shards the models.
+
+        Sets their parameters and buffers to the chief's, unless the chief's are on the meta device.
+        """
         from torch.distributed.fsdp import fully_shard
 
         if self._models:
@@ -89,7 +92,7 @@ class ShardedAllReduce(AllReduce):
         values = sharded_model.full_values(plain) if self._rank == 0 and not on_meta else None
         settings = self._fsdp_settings()
         for model, inner in zip(plain, blocks):
-            for block in reversed(inner):  # Blocks inside a block come first.
+            for block in reversed(inner):  # Inner blocks are sharded before the blocks that contain them.
                 fully_shard(block, **settings)
             fully_shard(model, **settings)
         if on_meta:
@@ -117,7 +120,7 @@ class ShardedAllReduce(AllReduce):
         return settings
 
     def _spread(self, models: Sequence[torch.nn.Module], values: dict[str, torch.Tensor] | None) -> None:
-        """Sets the parameters and buffers of all ranks to the chief's, unless the chief's are on the meta device."""
+        """Sets parameters and buffers on all ranks to the chief's, unless the chief's are on the meta device."""
         has_values = torch.tensor([values is not None], dtype=torch.int32, device=self._device)
         dist.broadcast(has_values, src=0)
         assert self.sharded_saving is not None
@@ -138,7 +141,7 @@ class ShardedAllReduce(AllReduce):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """Installs the hooks of a sharded model's optimizer."""
+        """Installs hooks on the optimizer of a sharded model."""
         assert self.sharded_saving is not None
         if self.sharded_saving.needs_values:
             raise UsageProblem(
@@ -156,7 +159,7 @@ class ShardedAllReduce(AllReduce):
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
         assert self.sharded_saving is not None
         self.sharded_saving.settle()
-        self.sharded_saving.begin()  # Begins the save if no forward pass in training mode has begun it.
+        self.sharded_saving.begin()  # Usually a forward pass in training mode has already begun the save.
         if len(arguments) > 1 or named.get("closure") is not None:
             raise UsageProblem(
                 f"{type(optimizer).__name__}.step() got a closure, which sharded models do not support.",
@@ -169,7 +172,7 @@ class ShardedAllReduce(AllReduce):
             )
 
     def _watch_backward(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Notes for each backward pass whether it averages the gradients, and begins a deferred save meanwhile."""
+        """Records for each backward pass whether it averages the gradients. Also begins a save that was postponed."""
         if not torch.is_grad_enabled():
             return
         if module.training:
@@ -222,7 +225,7 @@ class ShardedAllReduce(AllReduce):
 
 
 def check_torch() -> None:
-    """Checks that torch has the functions for sharding. Raises EnvironmentProblem."""
+    """Raises EnvironmentProblem if the installed torch does not have the functions for sharding."""
     numbers = torch.__version__.split("+")[0].split(".")[:2]
     if tuple(int(number) for number in numbers if number.isdecimal()) < OLDEST_TORCH:
         raise EnvironmentProblem(
@@ -232,12 +235,13 @@ def check_torch() -> None:
 
 
 def hosts_of(environment: Environment) -> list[list[int]]:
-    """Returns the ranks of each host, of one worker group.
+    """Returns the ranks of a worker group by host.
 
-    Ranks whose trainers have the same address are on one host. Under torchrun the hosts follow from LOCAL_WORLD_SIZE.
+    Ranks whose trainers have the same address are on one host. Under torchrun the hosts are derived from
+    LOCAL_WORLD_SIZE.
 
     Raises:
-        EnvironmentProblem: Hosts have different numbers of ranks, or one rank each.
+        EnvironmentProblem: The hosts have different numbers of ranks, or only one rank each.
     """
     hosts: dict[object, list[int]] = {}
     for rank in range(environment.world_size):
@@ -259,7 +263,10 @@ def hosts_of(environment: Environment) -> list[list[int]]:
 
 
 def mesh_of(device: torch.device, hosts: Sequence[Sequence[int]]) -> Any:
-    """Returns the mesh of the ranks: replicated over `hosts` and sharded within each, or sharded over all ranks."""
+    """Returns the mesh of the ranks.
+
+    With `hosts` it is sharded within each host and replicated; else sharded over all.
+    """
     from torch.distributed.device_mesh import DeviceMesh
 
     if len(hosts) < 2:

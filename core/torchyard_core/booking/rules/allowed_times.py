@@ -22,7 +22,7 @@ from torchyard_core.booking.zone_weeks import by_week, day_of
 LONGEST_SEARCH = timedelta(days=366)
 """Maximum range of a search from the current time if no rule limits it."""
 JUST_NOW = timedelta(seconds=10)
-"""An earliest start up to this long ago is kept, since a request takes a moment. An earlier one is replaced by now."""
+"""How far in the past the earliest start may lie, since a request takes a moment. An older one is replaced by now."""
 SECOND = timedelta(seconds=1)
 EXACT_S = 1e-3
 """Tolerance of a quota in seconds, since GPU-hours are floating-point numbers."""
@@ -32,7 +32,7 @@ EXACT_S = 1e-3
 class Allowance:
     """The values for a quota check.
 
-    `hours` contains the person's GPU-hours by start of the week, and `zone` is the time zone for times in refusals.
+    `hours` maps the start of each week to the person's GPU-hours, and `zone` is the time zone for times in refusals.
     Weeks and days refer to the zone in the rules.
     """
 
@@ -42,7 +42,7 @@ class Allowance:
 
 
 def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
-    """Returns the wish with a latest end, restricted to the time from now (less JUST_NOW) to the rules' horizon."""
+    """Returns the wish, limited to the time from now (minus JUST_NOW) to the rules' horizon, and with a latest end."""
     earliest = now if wish.earliest < now - JUST_NOW else wish.earliest
     ahead = LONGEST_SEARCH if rules.furthest_days is None else timedelta(days=rules.furthest_days)
     latest = min(wish.latest or earliest + HORIZON, now + ahead)
@@ -105,7 +105,7 @@ def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
 def nothing_taken(
     wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance
 ) -> tuple[Fit, ...]:
-    """Returns the first match for the wish that the rules would allow in an empty calendar, or an empty tuple."""
+    """Returns the first match that the rules would allow in an empty calendar, or an empty tuple if there is none."""
     open_until = Interval(wish.earliest, wish.latest or wish.earliest + HORIZON)
     closed = taken_or_closed({}, slots, open_until, rules, person)
     return find_slots(wish, slots, closed, 1, closed_starts(wish, slots, rules, person, allowance))

@@ -25,7 +25,7 @@ class IdleReleaseSettings:
 
 
 class Verdict(StrEnum):
-    """The action that is due for a booking. FINE means none. NO_SHOW is a release of GPUs that were never used."""
+    """The action that is due for a booking. FINE means no action. NO_SHOW means releasing GPUs that were never used."""
 
     FINE = "fine"
     WARN = "warn"
@@ -35,23 +35,27 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Idle:
-    """The verdict on a booking, and the time of its release."""
+    """The action that is due for a booking, and the time of its release."""
 
     verdict: Verdict
     frees_at: datetime | None = None
-    """The time at which the release is due; None if the verdict is FINE."""
+    """The time at which the release is due; None if no action is due."""
 
 
 def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleReleaseSettings, now: datetime) -> Idle:
-    """Returns the verdict on a booking. It is FINE for a booking that is not running, and without evidence."""
+    """Returns the action that is due for a booking.
+
+    It is FINE if the booking is not running or there is no evidence.
+    """
     if rules.idle_release_min is None or not booking.is_running(now):
         return Idle(Verdict.FINE)
     of_it = (one for one in evidence if one.booking_id == booking.id)
-    # If two reporters disagree about the same second, use takes precedence.
+    # If two reporters disagree about the same second, the GPU counts as used.
     newest = max(of_it, key=lambda one: (one.seen_at, one.idle_since), default=None)
     if newest is None:
         return Idle(Verdict.FINE)
-    # A change of an active booking counts as use: a new run appears in the booking before it appears in the evidence.
+    # A change of an active booking counts as use, because a new run appears in the booking before it appears in the
+    # evidence.
     shown = booking.changed if booking.state is State.ACTIVE else booking.start
     since = max(newest.idle_since, booking.start, shown)
     frees_at = since + timedelta(minutes=rules.idle_release_min)

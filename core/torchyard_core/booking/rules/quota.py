@@ -34,7 +34,7 @@ class QuotaSettings(SharedSettings):
     quotas: Mapping[str, float] = field(default_factory=dict)
     """Quotas of individual persons."""
     same_day_is_free: bool = True
-    """Whether the part of a new or changed booking on the current day needs no quota, to make use of idle GPUs."""
+    """Whether the current day's part of a new or changed booking needs no quota, so that idle GPUs can be used."""
 
     def quota_of(self, person: str) -> float | None:
         return self.quotas.get(person, self.quota_gpu_hours)
@@ -45,7 +45,7 @@ def check_quota(
 ) -> Refused | None:
     """Refuses a booking that exceeds the person's quota in a week.
 
-    `hours` contains the GPU-hours of the person's other bookings by start of the week.
+    `hours` maps the start of each week to the GPU-hours of the person's other bookings.
     """
     limit = rules.quota_of(person)
     gpus = _gpu_count(draft.gpus)
@@ -71,7 +71,7 @@ def check_quota(
 
 
 def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[datetime, float]:
-    """Returns the seconds of a booking that count towards a quota, by start of the week."""
+    """Returns the seconds of a booking that count towards a quota. Keys are the starts of weeks."""
     parts = subtract([interval], [day_of(now, rules.zone)]) if rules.same_day_is_free else [interval]
     seconds: dict[datetime, float] = {}
     for part in parts:
@@ -81,7 +81,7 @@ def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[dat
 
 
 def gpu_hours(bookings: Iterable[Booking | Draft], zone: str) -> dict[datetime, float]:
-    """Returns the sum of GPU-hours of the bookings by start of the week."""
+    """Returns the sum of GPU-hours of the bookings in each week. Keys are the starts of weeks."""
     hours: dict[datetime, float] = {}
     for booking in bookings:
         if gpus := _gpu_count(booking.gpus):

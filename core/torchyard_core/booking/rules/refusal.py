@@ -29,13 +29,15 @@ class Circumstances:
     slots: Sequence[Slot]
     user: str
     hours: Mapping[datetime, float]
-    """GPU-hours of the owner's other bookings, by start of the week."""
+    """GPU-hours of the owner's other bookings in each week. Keys are the starts of weeks."""
     clashing: tuple[Clashing, ...] = ()
     """Other live bookings of the wanted GPUs in the wanted time."""
 
 
 def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = None) -> Refused | None:
-    """Returns the first reason to refuse a new booking or the change of `booking` into `draft`, or None.
+    """Returns the first reason to refuse a new booking, or the change of `booking` into `draft`.
+
+    Returns None if there is no such reason.
 
     Past time is immutable: a running booking can be shortened or extended, but not moved.
     """

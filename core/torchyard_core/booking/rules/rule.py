@@ -35,7 +35,7 @@ class Request:
     now: datetime
     slots: Sequence[Slot]
     hours: Mapping[datetime, float]
-    """GPU-hours of the owner's other bookings, by start of the week."""
+    """GPU-hours of the owner's other bookings in each week. Keys are the starts of weeks."""
     added: Interval | None = None
     """The time by which a running booking is extended; None for other requests."""
 
@@ -48,11 +48,11 @@ class FormField:
     title: str
     write: Callable[[Any], str]
     read: Callable[[str], Any]
-    """Parses the text. Raises UsageError."""
+    """Parses the text. Raises UsageError if it is invalid."""
     example: str = ""
     is_multiline: bool = False
     is_flag: bool = False
-    """Whether the setting is shown as a check box. Its text is empty for false."""
+    """Whether the setting is shown as a check box. For false, the text of the setting is empty."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Rule:
     form: tuple[FormField, ...] = ()
     check: Callable[[Any, Request], Refused | None] | None = None
     codes: tuple[str, ...] = ()
-    """Codes of the rule's refusals, which PostgreSQL's counterpart of the rule raises as constraint names."""
+    """Codes of the rule's refusals. The same rule in PostgreSQL raises errors with these codes as constraint names."""
     validate: Callable[[Any], object] = lambda settings: None
     """Raises UsageError or Refused for invalid values."""
     parsers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Rule:
 
 
 MOST = 1_000_000
-"""Upper bound of numbers in rules. It is not allowed itself."""
+"""Exclusive upper bound of numbers in rules."""
 
 
 def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormField:
@@ -88,7 +88,10 @@ def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormF
 
 
 def read_number(name: str, text: str) -> float:
-    """Parses a number entered in the form. Raises UsageError, which begins with `name`."""
+    """Parses a number entered in the form.
+
+    For invalid text, raises UsageError with a message that begins with `name`.
+    """
     try:
         return float(text.strip())
     except ValueError:
@@ -105,7 +108,7 @@ def check_number(name: str, value: Any, *, is_optional: bool = True) -> None:
 
 
 def _range_problem(value: Any) -> str:
-    """Returns what is wrong with the number of a rule, or ""."""
+    """Returns a description of what is wrong with the number, or an empty string if it is valid."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         return f"must be a number of 0 or more, not {value!r}"
     return "" if value < MOST else f"must be less than {MOST}, not {value!r}"

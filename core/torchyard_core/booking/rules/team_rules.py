@@ -36,10 +36,13 @@ class Rules(
     quota.QuotaSettings,
     length_limits.LengthSettings,
 ):
-    """The settings of all rules, which admins can change. Fields are in order of the base classes, last to first."""
+    """The settings of all rules, which admins can change.
+
+    Fields are ordered by base class, from the last to the first.
+    """
 
     def check(self, request: Request) -> Refused | None:
-        """Returns the first refusal by a rule, or None."""
+        """Returns the first refusal by a rule, or None if all rules allow the request."""
         checks = (rule.check for rule in RULES if rule.check is not None)
         return next((refused for check in checks if (refused := check(self, request))), None)
 
@@ -73,21 +76,24 @@ FORM: tuple[FormField, ...] = tuple(
 
 
 def form_texts(rules: Rules) -> dict[str, str]:
-    """Returns the text of each form field by setting."""
+    """Returns the texts of the form fields. Keys are the names of settings."""
     return {field.setting: field.write(getattr(rules, field.setting)) for field in FORM}
 
 
 def read_form(texts: Mapping[str, str], current: Rules) -> Rules:
-    """Parses the texts in a form. Settings without a field keep their values in `current`. Raises UsageError."""
+    """Parses the texts in a form.
+
+    Settings without a field keep their values in `current`. Raises UsageError for an invalid text.
+    """
     settings = {field.setting: field.read(texts[field.setting]) for field in FORM}
     return Rules.from_json({**current.to_json(), **settings})
 
 
 def form_problems(texts: Mapping[str, str], current: Rules) -> dict[str, UsageError]:
-    """Returns the problem of each invalid form field by setting, in the order of the form.
+    """Returns the problems of invalid form fields, in the order of the form. Keys are the names of settings.
 
-    Of settings that contradict each other, such as a window and its group, one is named: the first whose value in
-    `current` would solve the problem.
+    If settings contradict each other, such as a window and its group, only one of them is reported: the first for which
+    the value in `current` would solve the problem.
     """
     wrong: dict[str, UsageError] = {}
     settings: dict[str, Any] = {}
@@ -105,7 +111,7 @@ def form_problems(texts: Mapping[str, str], current: Rules) -> dict[str, UsageEr
 
 
 def _refusal(current: Rules, changed: Mapping[str, Any], *, without: str = "") -> UsageError | None:
-    """Returns why the changed settings are invalid, or None. `without` names one that keeps its current value."""
+    """Returns why the changed settings are invalid, or None. The setting named by `without` is treated as unchanged."""
     kept = {name: value for name, value in changed.items() if name != without}
     try:
         Rules.from_json({**current.to_json(), **kept})

@@ -26,8 +26,8 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 class Window:
     """Times at which a group may book GPUs.
 
-    A GPU is open to a person whenever one of the windows of this GPU and person is open. Without such a window, it is
-    always open to the person.
+    A GPU is open to a person whenever one of the windows of this GPU and person is open. If there is no such window,
+    the GPU is always open to the person.
     """
 
     gpus: tuple[str, ...] = (EVERYBODY,)
@@ -89,7 +89,7 @@ def check_windows(
 
 
 def binding_windows(slot: Slot, rules: WindowSettings, person: str) -> list[Window]:
-    """Returns the windows that apply to the person on this slot. Without one, the slot is always open to the person."""
+    """Returns the windows that apply to the person on this slot. If there are none, the slot is always open."""
     return [
         window
         for window in rules.windows
@@ -103,7 +103,7 @@ def outside(interval: Interval, binding: Sequence[Window]) -> list[Interval]:
 
 
 def minutes_of(clock: str) -> int:
-    """Parses `HH:MM` to minutes after midnight; 24:00 is the end of the day. Raises UsageError."""
+    """Parses `HH:MM` to minutes after midnight; 24:00 is the end of the day. Raises UsageError if it is invalid."""
     match = re.fullmatch(r"(\d{1,2}):(\d{2})", clock)
     minutes = int(match[1]) * 60 + int(match[2]) if match and int(match[2]) < 60 else 24 * 60 + 1
     if minutes > 24 * 60:

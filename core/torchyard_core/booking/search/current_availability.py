@@ -13,7 +13,7 @@ from torchyard_core.formatting import until
 
 @dataclass(frozen=True)
 class SlotNow:
-    """A slot with its current booking, its next booking, and its current users, which are None if unknown."""
+    """A slot, its current booking, its next booking, and its current users (None if unknown)."""
 
     slot: Slot
     booked: Booking | None
@@ -59,7 +59,7 @@ class SlotNow:
 def slots_now(
     slots: Iterable[Slot], bookings: Sequence[Booking], users: Mapping[str, Collection[str]], now: datetime
 ) -> tuple[SlotNow, ...]:
-    """Returns the slots in order. `users` contains the users by slot ID, without slots whose use is unknown."""
+    """Returns the slots in order. `users` maps slot IDs to users; slots whose use is unknown are missing."""
     by_slot: dict[str, list[Booking]] = {}
     for booking in sorted(bookings, key=lambda one: one.start):
         if booking.is_live and booking.end > now:

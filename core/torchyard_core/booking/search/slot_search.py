@@ -103,10 +103,7 @@ def find_with(
     limit: int = 5,
     closed: Sequence[Interval] = (),
 ) -> tuple[Fit, ...]:
-    """Returns the result of `find_slots`, with busy times that are loaded as needed.
-
-    The busy times of the first days are loaded first, and those of more days only if there are too few matches.
-    """
+    """Returns the same matches as `find_slots`, but loads busy times only as needed."""
     last = wish.latest or wish.earliest + HORIZON
     ahead = max(FIRST_LOOK, wish.length * 2)
     while True:
@@ -143,7 +140,8 @@ def _fits(
         heappush(ending, (opening.end, number, opening))
         open_now[opening.slot.id] = opening
         following = openings[number + 1].start if number + 1 < len(openings) else None
-        # Until the next opening, the number of free GPUs does not grow, so one match follows another.
+        # The number of free GPUs cannot grow before the next opening begins, so matches until then directly follow each
+        # other.
         begin = _first_open(max(opening.start, not_before), closed)
         while following is None or begin < following:
             while ending and ending[0][0] < begin + wish.length:
@@ -163,7 +161,10 @@ def _fits(
 
 
 def _first_open(start: datetime, closed: Sequence[Interval]) -> datetime:
-    """Returns the first moment at or after `start` outside `closed`, rounded up to a minute unless it is `start`."""
+    """Returns the first time at or after `start` that is outside `closed`.
+
+    A time other than `start` is rounded up to a full minute.
+    """
     for interval in closed:
         if interval.start <= start < interval.end:
             start = interval.end + timedelta(seconds=-interval.end.second % 60)
@@ -185,7 +186,7 @@ def _openings(slot: Slot, taken: Sequence[Interval], wish: Wish, latest: datetim
 
 
 def _choose(wish: Wish, candidates: list[_Opening], begin: datetime) -> tuple[list[Slot], timedelta]:
-    """Returns GPUs of the hosts with the most free GPUs, and the sum of the free times that remain after the match.
+    """Returns GPUs of the hosts with the most free GPUs, and the sum of their free times after the match.
 
     On the same host, GPUs with the least remaining time are preferred.
     """

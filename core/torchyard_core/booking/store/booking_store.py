@@ -79,8 +79,8 @@ class BookingStore:
     def watch(self, on_change: Callable[[str], None]) -> Watch:
         """Starts a thread that calls `on_change` after changes to the database, until the Watch is closed.
 
-        The argument is the changed table, such as "bookings" or "rules", or "all" after a new connection. For a file
-        it is always "all".
+        The argument is the changed table, such as "bookings" or "rules", or "all" after a new connection. For an SQLite
+        file, it is always "all".
         """
         return Watch(self.session.engine, on_change)
 
@@ -93,7 +93,7 @@ class BookingStore:
 def open_store(
     url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False, password: str = ""
 ) -> BookingStore:
-    """Opens a store. Creates a private file that does not exist, and upgrades one with an older schema.
+    """Opens a store. A missing private file is created, and one with an older schema is upgraded.
 
     Args:
         url: The URL of the database.
@@ -114,7 +114,7 @@ def open_store(
             return BookingStore(engine, person, True, clock)
         is_admin = _team(engine)
         return BookingStore(engine, str(address.username), is_admin, clock, own_time=own_time)
-    except BaseException:  # BaseException includes KeyboardInterrupt: no connection may stay open.
+    except BaseException:  # BaseException includes KeyboardInterrupt, after which the connection must also be closed.
         engine.dispose()
         raise
 

@@ -81,7 +81,7 @@ class BookingWriter:
         booking: Booking | None = None,
         together_with: Sequence[Draft] = (),
     ) -> None:
-        """Raises the refusal of a new booking, or of changing `booking` into `draft`.
+        """Raises the refusal, if any, of a new booking or of changing `booking` into `draft`.
 
         Args:
             connection: The connection of the transaction.

@@ -27,7 +27,7 @@ EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
 EVERYTHING = "all"
 READ_BY_QUERIES_S = 0.05
-"""Time in seconds for a running query to read the notifications on the connection."""
+"""Time in seconds that a running query has for reading notifications, before the watch reads them itself."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +47,10 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, and waits for it unless called on it. After the wait, `on_change` is not called."""
+        """Ends the thread, and waits for its end unless called on that thread.
+
+        After the wait, `on_change` is not called.
+        """
         self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -104,7 +107,7 @@ class Watch:
             self._stop_listening()
 
     def _wait(self, socket: int | None) -> None:
-        """Waits for a change, for data from the server that no query reads, or for the end of the watch."""
+        """Waits for a change, for unread data from the server, or for the end of the watch."""
         poll = select.poll()
         if socket is not None:
             poll.register(socket, select.POLLIN)
@@ -136,7 +139,7 @@ class Watch:
 
 
 MOST_BOOKINGS = 2000
-"""Number of changed bookings above which a reader reads all bookings of its period again instead."""
+"""If more bookings than this have changed, a reader reads all bookings of its period again."""
 _MOST_ENTRIES = 20_000
 
 
@@ -149,8 +152,8 @@ def position(connection: Connection) -> Position:
 def changed_since(connection: Connection, since: Position) -> tuple[Position, frozenset[str]] | None:
     """Returns the last position in the change log, and the IDs of the bookings that changed after `since`.
 
-    Returns None if the log does not contain `since` (a restored backup, another database), or if too many bookings
-    changed.
+    Returns None if the log does not contain `since` (because of a restored backup or another database), or if too many
+    bookings changed.
     """
     of = tables.booking_changes
     chosen = sql_select(of.c.seq, of.c.token, of.c.booking_id).where(of.c.seq >= since.seq).order_by(of.c.seq)

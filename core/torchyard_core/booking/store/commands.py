@@ -50,7 +50,7 @@ class SeriesBooked:
 
 @dataclass(frozen=True)
 class ImportVerdict:
-    """The verdict on an imported draft: `new`, `there` (already imported), `clash` or `refused`."""
+    """Whether an imported draft can be booked: `new` (it can), `there` (already imported), `clash` or `refused`."""
 
     draft: Draft
     verdict: str
@@ -68,7 +68,10 @@ class BookingCommands:
     _transactions: WriteTransactions
 
     def book(self, draft: Draft) -> Booking:
-        """Books all GPUs of the draft, or none. Raises Clash, Refused, PermissionDenied or StoreUnavailable."""
+        """Books all GPUs of the draft.
+
+        If one of them cannot be booked, books none and raises Clash, Refused, PermissionDenied or StoreUnavailable.
+        """
         draft = normalized(draft)
 
         def attempt(connection: Connection) -> Booking:
@@ -118,7 +121,9 @@ class BookingCommands:
     def _split_bookable(
         self, connection: Connection, wanted: Sequence[Draft], now: datetime, rules: Rules, free_ones: bool
     ) -> tuple[list[Draft], list[SkippedOccurrence]]:
-        """Separates occurrences that can be booked from the others. Each of the former counts towards the quota.
+        """Returns the occurrences that can be booked, and the others.
+
+        Each occurrence that can be booked counts towards the quota of the later ones.
 
         Without `free_ones`, raises the first refusal.
         """
@@ -171,7 +176,7 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
     ) -> tuple[Booking, ...]:
-        """Changes the future bookings of a series from this one on, or all its future bookings with `everything`.
+        """Changes this and the later bookings of a series, or all of its future bookings with `everything`.
 
         Either all of these bookings are changed, or none. `start` and `end` refer to this booking. If one of them is
         given, the other bookings are moved by the same amount of local time, and get the same length.
@@ -250,7 +255,10 @@ class BookingCommands:
         return self._transactions.run(attempt)
 
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
-        """Returns the refusal of a new booking, or of changing `except_booking`, or None. Writes nothing."""
+        """Returns the refusal of a new booking, or of the change of `except_booking`; None if it is allowed.
+
+        Writes nothing.
+        """
         draft = normalized(draft)
         with self._session.transaction() as connection:
             rules, now = self._queries.load_rules(connection), self._session.now(connection)
@@ -266,7 +274,7 @@ class BookingCommands:
         return None
 
     def preview(self, drafts: Iterable[Draft]) -> tuple[ImportVerdict, ...]:
-        """Returns verdicts on imported drafts. Writes nothing."""
+        """Returns whether each imported draft can be booked. Writes nothing."""
         found: list[ImportVerdict] = []
         table = tables.bookings
         for draft in map(normalized, drafts):
@@ -325,7 +333,7 @@ class BookingCommands:
 
 
 def _changed(booking: Booking, **changes: Any) -> Draft:
-    """Returns the booking as a draft with changes. A value of None leaves the field unchanged."""
+    """Returns a draft with the booking's fields and the given changes. A value of None leaves the field unchanged."""
     values = {one.name: getattr(booking, one.name) for one in fields(Draft)}
     return normalized(Draft(**values | {name: value for name, value in changes.items() if value is not None}))
 
@@ -337,7 +345,8 @@ def _wall_clock(moment: datetime, zone: tzinfo) -> datetime:
 def _name_occurrence(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:
     """Adds the number and time of the occurrence to a refusal.
 
-    A clash, which contains the time, and the refusal of a single occurrence are returned unchanged.
+    A clash, which already contains the time, and the refusal of a series with only one occurrence are returned
+    unchanged.
     """
     if isinstance(refused, Clash) or count == 1:
         return refused

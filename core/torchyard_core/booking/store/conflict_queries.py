@@ -41,7 +41,7 @@ class ConflictQueries:
     def nearest(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> tuple[Fit, ...]:
         """Returns up to two next free times of the same GPUs, and up to two sets of GPUs at the wanted time, by start.
 
-        The latter have at least the same memory, and the same model if all wanted GPUs have one model.
+        The GPUs of these sets have at least the same memory, and the same model if all wanted GPUs have one model.
         """
         slots = {slot.id: slot for slot in self._queries.load_slots(connection)}
         chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]

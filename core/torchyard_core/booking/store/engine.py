@@ -36,15 +36,16 @@ _KEYRING_SERVICE = "torchyard-bookings"
 _WRITES = "torchyard_writes"
 _ACTS = "torchyard_acts"
 _FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
-"""Parts of the messages of a server without free connections. libpq's connection errors have no SQLSTATE."""
+"""Parts of the error messages of a server that has no free connections. libpq's connection errors have no SQLSTATE."""
 _RULES = RULE_CODES | {"unknown_gpu", "no_fit", "isolation"}
 """Codes of refusals that database functions raise as constraint names."""
 
 
 class PoolHooks:
-    """Reactions to the use of an engine's connections, which can be changed while other threads obtain connections.
+    """Callbacks that are called when a connection is taken from the engine's pool.
 
-    SQLAlchemy's own listeners cannot: adding one fails with "deque mutated during iteration" on another thread.
+    They can be changed while other threads take connections. SQLAlchemy's own listeners cannot: adding one fails with
+    "deque mutated during iteration" on another thread.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -55,7 +56,7 @@ class PoolHooks:
         event.listen(engine, "checkin", self._returned)
 
     def add(self, on_checkout: Callable[[Any, Any], None]) -> None:
-        """Calls `on_checkout` with each connection obtained from the pool, and its record."""
+        """Registers `on_checkout`, which is called with each connection taken from the pool and its pool record."""
         self._on_checkout += (on_checkout,)
 
     def remove(self, on_checkout: Callable[[Any, Any], None]) -> None:
@@ -123,9 +124,9 @@ KEEPALIVE_SETTINGS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""libpq's settings (seconds, seconds, a number, milliseconds) by which a broken connection is detected.
+"""libpq's settings for detecting a broken connection (in seconds, in seconds, a count, in milliseconds).
 
-By the kernel's defaults this takes minutes, during which the calendar's lock is held.
+With the kernel's defaults, this would take minutes, during which the calendar's lock would be held.
 """
 
 
@@ -165,7 +166,7 @@ def _postgresql(url: URL, password: str) -> Engine:
 
 
 def keep_connection(engine: Engine, keeps: bool) -> None:
-    """Sets whether the connection stays open between transactions (the default)."""
+    """Sets whether the connection stays open between transactions. It does by default."""
     hooks = hooks_of(engine)
     was_kept, hooks.closes_returned = not hooks.closes_returned, not keeps
     if was_kept and not keeps and isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
@@ -201,8 +202,8 @@ def _sqlite(url: URL) -> Engine:
     def connected(connection: sqlite3.Connection, record: Any) -> None:
         connection.isolation_level = None  # The driver must not issue BEGIN, since `transaction` issues it.
         connection.execute("PRAGMA journal_mode = WAL")
-        # No booking is lost if the program is killed. A power failure may lose the last bookings without damaging the
-        # file.
+        # In WAL mode with this setting, no booking is lost if the program is killed. A power failure may lose the last
+        # bookings, but does not damage the file.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -223,7 +224,10 @@ def _sqlite(url: URL) -> Engine:
 
 
 def act_as(engine: Engine, person: str) -> None:
-    """Sets the user who is recorded in the history of a file's bookings. In PostgreSQL this is the role."""
+    """Sets the user who is recorded in the history of a file's bookings.
+
+    In PostgreSQL, the role is recorded instead.
+    """
     engine.update_execution_options(**{_ACTS: person})
 
 
@@ -342,7 +346,7 @@ def has_calendar(connection: Connection) -> str | None:
 
 def upgrade(connection: Connection) -> None:
     """Upgrades the schema to HEAD in the transaction of `connection`."""
-    # The import of Alembic takes 0.2 s, and is necessary only for an upgrade.
+    # Importing Alembic takes 0.2 s and is necessary only for an upgrade.
     from alembic import command
     from alembic.config import Config
 
@@ -366,7 +370,7 @@ def keep_password(url: URL, password: str) -> None:
         else:
             keyring.delete_password(_KEYRING_SERVICE, _keyring_entry(url))
     except PasswordDeleteError:
-        return  # The keyring had no entry, or did not remove it.
+        return  # The keyring has no such entry, or cannot remove it.
     except KeyringError:
         if not password:
             return
@@ -385,7 +389,7 @@ def keyring_name(url: URL) -> str:
 
 
 def _kept_password(url: URL) -> str | None:
-    """Returns the password in the keyring, or None without an entry or a keyring."""
+    """Returns the password in the keyring, or None if there is no entry or no keyring."""
     import keyring
     from keyring.errors import KeyringError
 

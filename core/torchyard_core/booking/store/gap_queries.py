@@ -63,7 +63,7 @@ _GAPS = text("""
         ) AS taken WHERE after IS NULL OR after - ends >= :length
     ) AS gaps ORDER BY wanted.gpu, gaps.ends
 """)
-# In SQLite, finding each next row by the index is faster than a window function.
+# In SQLite, finding each next row with the index is faster than a window function.
 _GAPS_IN_SQLITE = text("""
     SELECT gpu, NULL, ends, (
         SELECT MIN(starts) FROM booking_gpus AS next

@@ -54,7 +54,7 @@ class BookingQueries:
             return self.load_slots(connection)
 
     def load_slots(self, connection: Connection, among: Sequence[str] = ()) -> tuple[Slot, ...]:
-        """Returns the slots in `among` if all of them exist, otherwise all slots."""
+        """Returns the slots whose IDs are in `among`, or all slots if one of these IDs is unknown."""
         chosen = select(tables.gpus)
         rows = connection.execute(chosen.where(tables.gpus.c.id.in_(among)) if among else chosen).all()
         if among and len(rows) < len(among):
@@ -64,7 +64,10 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Returns the bookings that overlap the period, by start. With `live`, only those that hold their GPUs."""
+        """Returns the bookings that overlap the period, by start.
+
+        With `live`, only bookings that hold their GPUs are returned.
+        """
         table = tables.bookings
         which = [table.c.starts < until, table.c.ends > since]
         if owner is not None:
@@ -102,7 +105,7 @@ class BookingQueries:
         ids: set[str] = set()
         with self._session.transaction() as connection:
             for start in starts:
-                # MATERIALIZED prevents SQLite from reading all live rows instead of two for each GPU.
+                # Without MATERIALIZED, SQLite would read all live rows instead of two for each GPU.
                 at = select(lanes.c.id.label("gpu"), start.scalar_subquery().label("starts")).cte("at")
                 at = at.prefix_with("MATERIALIZED")
                 begins = and_(of.c.live, of.c.gpu == at.c.gpu, of.c.starts == at.c.starts, of.c.ends > now)
@@ -281,9 +284,11 @@ class BookingQueries:
     def load_hours(
         self, connection: Connection, owner: str, around: Interval, rules: Rules, except_booking: str | None = None
     ) -> Mapping[datetime, float]:
-        """Returns the GPU-hours of the owner's bookings in and around the weeks of the interval, by start of the week.
+        """Returns the GPU-hours of the owner's bookings in and around the weeks of the interval.
 
-        Returns nothing without a quota, and for an empty interval or one of more than 400 days.
+        Keys are the starts of weeks.
+
+        Returns an empty dictionary if the owner has no quota, and for an empty interval or one of more than 400 days.
         """
         if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
             return {}

@@ -76,7 +76,7 @@ class StoreSession:
         self.unreadable.add(what)
 
     def readable(self, rows: Iterable[Any], what: Callable[[Any], str]) -> list[Any]:
-        """Returns the rows whose times are valid. Other rows are skipped and reported with the result of `what`."""
+        """Returns the rows whose times are valid. Other rows are skipped, and `what(row)` is reported."""
         found = []
         for row in rows:
             if any(value is tables.JUNK for value in row):

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Boolean, Column, DateTime, Dialect, Integer, 
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 KNOWN = frozenset(file.name[1:5] for file in (Path(__file__).parent / "migrations/versions").glob("v[0-9]*.py"))
-"""The revisions of all migrations, by the names of their files."""
+"""The revisions of all migrations, taken from the names of their files."""
 HEAD = max(KNOWN)
 
 

@@ -149,7 +149,7 @@ def _schema(connection: Connection, address: URL) -> None:
 
 
 def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> Member:
-    quoted = f'"{name}"'  # _NAME excludes quotation marks.
+    quoted = f'"{name}"'  # Names match _NAME, so they contain no quotation marks.
     password = None
     if not _role_exists(connection, name):
         password = secrets.token_urlsafe(18)

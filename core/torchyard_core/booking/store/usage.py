@@ -31,7 +31,7 @@ class UsageRecords:
     _transactions: WriteTransactions
 
     def uses(self, since: datetime, until: datetime) -> tuple[Use, ...]:
-        """Returns the periods, as reported by agents, during which GPUs were in use, ordered by start."""
+        """Returns the periods in which GPUs were in use, as reported by agents, ordered by start."""
         table = tables.uses
         chosen = select(table).where(table.c.starts < until, table.c.ends > since).order_by(table.c.starts)
         with self._session.transaction() as connection:

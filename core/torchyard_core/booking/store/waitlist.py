@@ -88,7 +88,7 @@ class Waitlist:
         try:
             rules = self._queries.load_rules(connection)
         except StoreUnreadable:
-            return ()  # The waitlist is skipped, so that bookings can still be released.
+            return ()  # The waitlist cannot be processed without the rules, but bookings can still be released.
         until = max((one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting), default=now)
         around = Interval(now, min(until, now + LONGEST_SEARCH))
         hours = {one.owner: self._queries.load_hours(connection, one.owner, around, rules) for one in waiting}
@@ -109,7 +109,10 @@ class Waitlist:
         return tuple(served)
 
     def _serve_entry(self, connection: Connection, one: Waiting, draft: Draft, now: datetime, rules: Rules) -> Booking:
-        """Books GPUs for the entry's owner, in PostgreSQL by a function, as members may not book for other users."""
+        """Books GPUs for the entry's owner.
+
+        In PostgreSQL, a database function does this, since members may not book for other users.
+        """
         if not self._session.is_private:
             booking_id = new_id()
             values: dict[str, Any] = {"waiting": one.id, "booking": booking_id, "slots": list(draft.gpus)}

@@ -85,10 +85,10 @@ def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter
 def reported_uses(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
     """Returns the reported use of GPUs.
 
-    The person is the one in the report, unless the user name is assigned to other persons. Otherwise it is the person
-    of the user name; several persons are joined as "one of: kim, lee". A user name that no entry mentions is used as
-    the person's name. If it occurs only in entries for other hosts, or as a person, the host is added: "kim on gpu-a".
-    Invalid entries are ignored.
+    The person in a report is used unless the entries of `logins` assign the user name on that host to other persons. In
+    that case, and if a report contains no person, the assigned person is used; several persons are joined as "one of:
+    kim, lee". A user name that no entry contains is used as the person's name. If it occurs only in entries for other
+    hosts, or as a person, the host is added: "kim on gpu-a". Invalid reports are ignored.
     """
     uses = []
     for host, answer in reports.items():

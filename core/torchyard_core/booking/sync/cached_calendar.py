@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from torchyard_core.booking.sync.local_copy import LocalCopy
 
 SPARE = timedelta(days=2)
-"""Maximum difference in length for which a loaded period is reused for a shorter one."""
+"""A loaded period is reused for a shorter period if it is longer by at most this."""
 RETRY_S = 3.0
-"""Pause in seconds between attempts to reach an unavailable database, so that redrawing does not wait for timeouts."""
+"""Pause in seconds between attempts to reach an unavailable database, so that not every redraw waits for a timeout."""
 
 
 @dataclass(frozen=True)
@@ -217,12 +217,12 @@ class Calendar:
                 store, now = self._connect()
                 is_whole = self._keep(store, now, store.slots(), all_of_it=all_of_it) or not all_of_it
         except TorchyardError:
-            return  # The copy is not updated, and its age is shown.
+            return  # The copy is not updated. Views show the age of the copy.
         finally:
             self._is_copying = False
 
     def rest(self) -> None:
-        """Closes the connection to a team's database, from now on after each call.
+        """Closes the connection to a team's database, now and after each later call.
 
         This applies until `BookingStore.keep_connection(True)` is called.
         """
@@ -237,7 +237,10 @@ class Calendar:
             self._store = None
 
     def _connect(self) -> tuple[BookingStore, datetime]:
-        """Opens the store if necessary. Returns it, and the time by its clock. Raises StoreUnavailable."""
+        """Opens the store if necessary.
+
+        Returns it, and the time by its clock. Raises StoreUnavailable if this fails.
+        """
         with self._lock:
             if self._away is not None and self._monotonic() - self._away[0] < RETRY_S:
                 raise self._away[1]
@@ -258,12 +261,12 @@ class Calendar:
             last = self._loaded.last if self._loaded is not None else None
             is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME, last)
         except StoreUnavailable:
-            return True  # The next call reports the error.
+            return True  # The next call to the store reports the error.
         self._is_kept = True
         return is_whole
 
     def _copy(self) -> LocalCopy:
-        # The import loads sqlite3, which is necessary only to read or write the local copy.
+        # This import loads sqlite3, which is necessary only to read or write the local copy.
         from torchyard_core.booking.sync.local_copy import LocalCopy
 
         return LocalCopy(self._cache, self._url)
@@ -275,7 +278,8 @@ def _load(read: _Loaded | None, store: BookingStore, asked: Interval) -> _Loaded
         return read.with_changes(changes)
     # The position is read before the bookings, so that no change between the two reads is missed.
     position = store.position()
-    # The period is extended to whole hours, so that a moving window reads all bookings only once an hour.
+    # The period is extended to whole hours. A period that moves with the current time is then read completely only once
+    # an hour.
     hour = timedelta(hours=1)
     time = Interval(_whole_hour(asked.start), _whole_hour(asked.end) + hour)
     return _Loaded(time, position, store.bookings(time.start, time.end))
@@ -309,7 +313,7 @@ def _clock(moment: datetime) -> str:
 
 
 def _open_store(url: str, person: str) -> BookingStore:
-    # The import of SQLAlchemy takes 0.3 s, and most commands do not need it.
+    # Importing SQLAlchemy takes 0.3 s, and most commands do not need it.
     from torchyard_core.booking.store import open_store
 
     return open_store(url, person)

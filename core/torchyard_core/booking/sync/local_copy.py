@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KEPT_BEFORE = timedelta(days=14)
 KEPT_AFTER = timedelta(days=60)
 AT_A_TIME, MANY = 200, 5000
-"""Approximate number of bookings that a call reads to extend the copy: by one step, and as part of a complete copy."""
+"""Approximate number of bookings that one call reads: for one step of extending the copy, and for completing it."""
 _FIRST_STEP, _SPARSE = timedelta(hours=6), 100
 _VERSION = 1
 _BUSY_S = 1.0
@@ -193,9 +193,9 @@ class LocalCopy:
         return _State(revision, Position(seq, token), Interval(_moment(since), _moment(until)), _moment(as_of))
 
     def _with(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
-        """Returns the result of `work`, or None if the file is busy, not writable or damaged.
+        """Runs `work` on the open file. Returns its result, or None if the file is busy, not writable or damaged.
 
-        A damaged file is removed. The next call creates the file again.
+        A damaged file is removed. The next call creates it again.
         """
         try:
             with self._connected() as connection:

@@ -194,7 +194,7 @@ def _wish(
 ) -> Wish:
     slots = book_gpus(chosen, store).slots()
     for host in hosts or ():
-        parse_slots(host, slots)  # This call raises an error for a host without GPUs, with the nearest name.
+        parse_slots(host, slots)  # For an unknown host, this call raises Refused with a similar name as a hint.
     now = store.now()
     first = moment(earliest, zone, now)
     return Wish(

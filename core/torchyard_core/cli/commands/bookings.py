@@ -250,7 +250,7 @@ def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Seq
 def _found(chosen: CommandContext, booking_id: str) -> Booking:
     """Returns the booking with this ID, or the only one whose ID begins with it, from the database.
 
-    Raises UsageError or StoreUnavailable.
+    Raises UsageError if no booking or several bookings match, or StoreUnavailable.
     """
     store = chosen.calendar().store()
     found = store.bookings_named(booking_id) if booking_id else ()
@@ -297,7 +297,7 @@ def change(
     if end:
         finish = end_moment(end, begin or booking.start, where, store.now())
     elif begin is not None and finish is None:
-        finish = begin + (booking.end - booking.start)  # The booking keeps its length.
+        finish = begin + (booking.end - booking.start)  # If only the start changes, the booking keeps its length.
     wanted = tuple(slot.id for slot in parse_slots(gpus, slots)) if gpus else None
     changes: dict[str, Any] = {"start": begin, "end": finish, "gpus": wanted}
     changes |= {"title": title, "purpose": purpose, "stop_at_end": stop_at_end}

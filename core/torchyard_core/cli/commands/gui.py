@@ -1,4 +1,4 @@
-"""`torchyard gui`: starts the window and waits for its end."""
+"""`torchyard gui`: starts the window and waits until it is closed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
 
 
 def find_program() -> str:
-    """Returns the path of the window's program, next to this Python interpreter or on PATH. Raises UsageError."""
+    """Returns the path of the window's program, next to this Python interpreter or on PATH.
+
+    Raises UsageError if there is none.
+    """
     found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
     if found is None:
         message = f"the window is not installed: there is no {PROGRAM} beside {sys.executable} or on your PATH."

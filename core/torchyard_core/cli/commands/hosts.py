@@ -306,7 +306,7 @@ HEADINGS = ("HOST", "STATE", "AGENT", "CPUS", "MEMORY", "GPUS", "TORCH", "PYTHON
 
 
 def row(found: HostCheck) -> list[str]:
-    """Returns the cells for HEADINGS."""
+    """Returns the cells of a host's row, in the order of HEADINGS."""
     return [
         found.name,
         found.state,
@@ -320,7 +320,7 @@ def row(found: HostCheck) -> list[str]:
 
 
 def enforcement_line(found: HostCheck) -> str:
-    """Formats the enforcement of a host, or returns an empty string without enforcement.
+    """Formats the enforcement of a host, or returns an empty string if there is none.
 
     Example: `gpu-a: bookings are enforced (stop, dry run) on all users' processes; …`
     """

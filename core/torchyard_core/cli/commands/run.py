@@ -102,7 +102,10 @@ def run(
 
 
 def _again(file: Path, name: str | None, settings_: Sequence[str], on: str | None, *, detach: bool) -> list[str]:
-    """Returns the arguments of this command for proposed commands: without --book, --at, --booking, -y and --json."""
+    """Returns this command's arguments, as used in proposed commands.
+
+    Options that a proposed command sets itself are omitted: --book, --at, --booking, -y and --json.
+    """
     given = ["--name", name] if name is not None else []
     for setting in settings_:
         given += ["--set", setting]
@@ -111,7 +114,7 @@ def _again(file: Path, name: str | None, settings_: Sequence[str], on: str | Non
 
 
 def booking_options(chosen: CommandContext, book: str | None, at: str | None, booking: str | None) -> BookingOptions:
-    """Returns the options that concern the calendar. Raises Refused or UsageError."""
+    """Returns the options that concern the calendar. Raises Refused or UsageError if they are invalid."""
     from torchyard_core.booking.time_parser import length, moment
     from torchyard_core.launch.calendar_port import BookingOptions
 

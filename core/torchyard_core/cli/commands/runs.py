@@ -56,7 +56,7 @@ ID = typer.Argument(
     metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
 )
 STOP_WITHIN_S = 300.0
-"""Time limit in seconds for a stop, longer than any usual grace."""
+"""Maximum time in seconds to wait for the end of a run that is being stopped. It is longer than any usual grace."""
 
 
 @app.command("list")
@@ -461,7 +461,8 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                remark(f"{event['reason']}.")  # The new reason names processes that could not be killed.
+                # The reason changes only if processes could not be killed. It then names these processes.
+                remark(f"{event['reason']}.")
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":
             return event

@@ -21,7 +21,7 @@ from torchyard_core.formatting import counted, memory, percent, utc_timestamp
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
-"""Time from now within which the next booking of a GPU must begin to be shown."""
+"""The next booking of a GPU is shown only if it begins within this time."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
@@ -113,7 +113,7 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
 
 
 def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
-    """Returns the cells for HEADINGS.
+    """Returns the rows of a host, each with its cells in the order of HEADINGS.
 
     `known` contains the host's slots, whose GPUs are shown if the host does not answer.
     """

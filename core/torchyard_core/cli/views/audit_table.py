@@ -16,7 +16,7 @@ _ACTS = {
     "upgrade": "agent replaced",
     "start": "agent restarted",
     "retire": "agent retired",
-    "undeploy": "undeploy refused",  # A successful undeployment removes the audit log.
+    "undeploy": "undeploy refused",  # A successful undeployment also removes the audit log.
     "remove": "run removed",
     "take_back": "launch undone",
     "housekeeping": "garbage collected",
@@ -41,7 +41,10 @@ def outcome(found: HostAudit) -> str:
 
 
 def row(host: str, act: Act) -> list[str]:
-    """Returns the cells for HEADINGS without control characters, since agents report names of other users' programs."""
+    """Returns the cells of a row in the order of HEADINGS.
+
+    Control characters are removed, since agents report the names of other users' programs.
+    """
     return [clean_name(cell) or "-" for cell in (_time(act), host, describe(act), actor(act), details(act))]
 
 

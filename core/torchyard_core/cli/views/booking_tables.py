@@ -72,7 +72,7 @@ def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
 
 def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
     """Returns the command that moves a future booking to a search result."""
-    now = " --from now"  # Without this option, the end would be relative to the old start.
+    now = " --from now"  # Without `--from`, the end would be relative to the old start.
     moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
     return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
 
@@ -82,7 +82,10 @@ def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
 
 
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
-    """Returns the options for the times of a search result. `now` is the option for an immediate start."""
+    """Returns the options `--from`, `--to` and `--zone` for a search result.
+
+    `now` replaces `--from` for an immediate start.
+    """
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
     where = "" if zone == usual else f" --zone {zone}"
@@ -94,7 +97,7 @@ def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str
 
 
 def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:
-    """Parses the times of `--from` and `--to`. Raises Refused."""
+    """Parses the times of `--from` and `--to`. Raises Refused if they are invalid."""
     begin = moment(start, zone, now)
     return begin, end_moment(end, begin, zone, now)
 

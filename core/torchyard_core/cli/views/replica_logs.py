@@ -63,7 +63,10 @@ class LinePrinter:
 
 
 def print_logs(readers: Sequence[LogReader], printer: LinePrinter) -> None:
-    """Prints the current content of the logs, merged by time. Raises AgentRefused or HostError."""
+    """Prints the current content of the logs, merged by time.
+
+    Raises AgentRefused or HostError if a log cannot be read.
+    """
     for reader, line in merge_lines((reader, reader.lines(wait=False)) for reader in readers):
         printer.show(reader, line)
     sys.stdout.flush()
@@ -175,7 +178,7 @@ class FollowedLogs:
 def _past_lines(reader: LogReader) -> Iterator[LogLine]:
     """Yields the current lines of a log.
 
-    An error ends the iteration. Following the log continues after the last line and reports the error.
+    An error ends the iteration. The log is then followed from the last line on, which reports the error.
     """
     with suppress(TorchyardError):
         yield from reader.lines(wait=False)
@@ -214,7 +217,10 @@ class ChiefLog:
             pass
 
     def raise_failure(self) -> None:
-        """Raises the OSError of a failed write, if any, such as the one after the reader has closed the pipe."""
+        """Raises the OSError of a failed write, if any.
+
+        For example, a write fails after the reader has closed the pipe.
+        """
         if self._failure is not None:
             raise self._failure
 

@@ -23,7 +23,10 @@ EXCHANGE = {
     "clients": ("CLIENTS", count),
     "bytes_s": ("TRAFFIC", format_byte_rate),
 }
-"""Columns about the parts of a step and about servers. A column is shown if any replica has a value for it."""
+"""Columns with the durations of the parts of a step, and with values of servers.
+
+A column is shown if any replica has a value for it.
+"""
 
 
 def print_run(shown: dict[str, Any]) -> None:

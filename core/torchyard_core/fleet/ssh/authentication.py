@@ -29,7 +29,7 @@ from torchyard_core.next_steps import Advice, SetHostField
 LOGIN_TIMEOUT_S = 60.0
 """Timeout in seconds of each authentication request. It is long, since logins of 10 s occur on slow hosts."""
 PATIENT_FOR_S = 10.0
-"""Time in seconds after which a connection closed during a prompt counts as expired (LoginGraceTime)."""
+"""If a server closes the connection during a prompt after at least this many seconds, the login counts as expired."""
 METHODS = ("publickey", *ASKING_METHODS)
 """Methods in the order of attempts."""
 
@@ -78,7 +78,7 @@ class Login:
             raise
 
     def _run(self) -> None:
-        # If a key is accepted, trying keys first saves the two round trips of a request for the accepted methods.
+        # If a key is accepted, trying keys first saves the two round trips of asking which methods the server accepts.
         further = None if "publickey" in self._route.refused_methods else self._by_open_keys()
         done = set() if further is None else {"publickey"}
         if further is None:
@@ -101,8 +101,8 @@ class Login:
             return refusal.allowed_types
         return accepted
 
-    # Each of these functions returns the authentication methods that are still required (empty: authenticated),
-    # or None if the server has refused.
+    # Each of these functions returns the authentication methods that are still required (none if the user is
+    # authenticated), or None if the server has refused.
 
     def _by_open_keys(self) -> Sequence[str] | None:
         files = [inspect_key_file(path) for path in existing_identities(self._route)]
@@ -146,7 +146,10 @@ class Login:
         return accepted
 
     def _opened_key(self, file: KeyFile) -> paramiko.PKey | None:
-        """Returns the key, or None if it is encrypted and the user cannot be prompted or skips it. Raises BadKey."""
+        """Returns the key, or None if it is encrypted and the user cannot be prompted or skips it.
+
+        Raises BadKey if the file is unusable.
+        """
         if not file.encrypted:
             return file.open()
         if not self._may_ask:

@@ -47,7 +47,7 @@ class Bastions:
     def lease(self, route: Route) -> Bastion:
         """Returns the login on a bastion. The first caller logs in, and each caller has to release it.
 
-        Raises HostError.
+        Raises HostError if the login fails.
         """
         with self._lock:
             bastion = self._shared.get(route)
@@ -65,7 +65,7 @@ class Bastions:
         except HostError as error:
             self.release(bastion)
             raise _copy(error) from error
-        # BaseException includes KeyboardInterrupt: a caller without a login must not count as a user of the bastion.
+        # BaseException includes KeyboardInterrupt, after which the caller must not count as a user of the bastion.
         except BaseException:
             self.release(bastion)
             raise

@@ -19,7 +19,7 @@ CHANNEL_TIMEOUT_S = 60.0
 class Tunnel:
     """A channel through a bastion with the interface of a socket.
 
-    `close` ignores errors of a bastion that is closed.
+    `close` ignores the error that occurs if the connection to the bastion is already closed.
     """
 
     def __init__(self, channel: paramiko.Channel):
@@ -51,7 +51,7 @@ class SshConnection:
 
     @property
     def is_active(self) -> bool:
-        """Whether the transport is active. It may not have detected a broken connection yet."""
+        """Whether the transport is active. A broken connection may not have been detected yet."""
         return self._transport.is_active()
 
     @property
@@ -62,7 +62,10 @@ class SshConnection:
         return self._transport
 
     def execute(self, command: str) -> SshChannel:
-        """Runs `command` in a new channel, which is the only session of the connection. Raises Unreachable."""
+        """Runs `command` in a new channel, which is the only session of the connection.
+
+        Raises Unreachable if the connection has ended.
+        """
         transport = self.transport
         try:
             channel = transport.open_session(window_size=WINDOW_BYTES, timeout=CHANNEL_TIMEOUT_S)
@@ -83,7 +86,7 @@ class SshConnection:
                 return
             self._closed = True
         self._transport.close()
-        self._transport.sock.close()  # A transport that has ended by itself does not close its socket.
+        self._transport.sock.close()  # If a transport has ended by itself, its socket is still open.
         self._release()
 
 
@@ -115,5 +118,5 @@ class SshChannel:
 
     def close(self) -> None:
         with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
-            self._channel.close()  # The connection may end at the same time.
+            self._channel.close()  # The connection may end while the channel is being closed.
         self._connection.close()

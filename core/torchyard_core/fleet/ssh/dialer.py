@@ -28,11 +28,11 @@ from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 HANDSHAKE_TIMEOUT_S = 30.0
 """Timeout in seconds of the server's banner and of the key exchange. Servers with failing DNS are slow."""
 DROPS_FOR_S = 20.0
-"""Time in seconds after the first drop. An sshd that drops a connection later than that counts as unreachable."""
+"""If an sshd still drops connections this many seconds after the first drop, it counts as unreachable."""
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
-"""Texts on standard error of an `ssh` as ProxyCommand that an sshd has dropped."""
+"""Texts that `ssh`, used as a ProxyCommand, prints on standard error if an sshd has dropped its connection."""
 
 # This package reports errors with explanations, so the tracebacks that paramiko logs are suppressed.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -55,11 +55,14 @@ class SshDialer:
         self._bastions = Bastions(lambda route: self._connect(route, time.monotonic()))
 
     def reread(self) -> None:
-        """Reads `~/.ssh/config` again. Keeps entered credentials and bastions."""
+        """Reads `~/.ssh/config` again. Entered credentials and logins on bastions are kept."""
         self._config = UserConfig()
 
     def connect(self, host: Host) -> SshConnection:
-        """Logs in on `host` through its bastions. Raises HostError or FileProblem."""
+        """Logs in on `host` through its bastions.
+
+        Raises HostError if this fails, and FileProblem for an invalid configuration.
+        """
         try:
             return self._connect(self._route(host), time.monotonic())
         except HostError as error:
@@ -91,7 +94,7 @@ class SshDialer:
         return route_to(host, self._config.lookup)
 
     def _connect(self, route: Route, began: float) -> SshConnection:
-        """Logs in. `began` is the time of the user's request (monotonic)."""
+        """Logs in. `began` is the time of the user's request by the monotonic clock."""
 
         def log_in(transport: paramiko.Transport) -> None:
             self._keys.check(route, transport.get_remote_server_key())
@@ -101,7 +104,7 @@ class SshDialer:
         return self._retry(route, lambda: self._open(route, log_in))
 
     def _retry(self, route: Route, attempt: Callable[[], SshConnection]) -> SshConnection:
-        """Repeats the attempt after early drops and expired logins. Raises HostError."""
+        """Repeats the attempt after early drops and expired logins. Raises HostError if the login fails."""
         pause = Backoff(0.2, 4.0)
         dropped_since = 0.0
         late = 0
@@ -120,7 +123,7 @@ class SshDialer:
                     raise Unreachable(route.name, message, hint="Try again, and answer sooner.") from closed
 
     def _open(self, route: Route, log_in: Callable[[paramiko.Transport], None]) -> SshConnection:
-        """Makes one attempt. Raises HostError, EarlyDrop or LoginExpired."""
+        """Makes one attempt to log in. Raises HostError, EarlyDrop or LoginExpired if it fails."""
         sock: Any = None
         # Bastions are acquired before the login slot, so waiting for bastions does not block a slot.
         bastion = self._bastions.lease(route.via) if route.via else None
@@ -135,11 +138,11 @@ class SshDialer:
                     # The transport is not authenticated if the caller requested only the host key.
                     if transport.is_authenticated():
                         _await_first_response(transport)
-                except BaseException:  # BaseException includes KeyboardInterrupt: the transport's thread must end.
+                except BaseException:  # BaseException includes KeyboardInterrupt, after which the thread must end.
                     transport.close()
                     raise
             return SshConnection(route, transport, release)
-        # BaseException includes KeyboardInterrupt: the socket and the bastion must be released.
+        # BaseException includes KeyboardInterrupt, after which the socket and the bastion must be released.
         except BaseException as error:
             if sock is not None:
                 sock.close()

@@ -11,7 +11,10 @@ from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, Cred
 from torchyard_core.fleet.ssh.route import Route
 
 ANSWER_TIMEOUT_S = 600.0
-"""Time limit in seconds for the user's answers to a server's prompts. Most servers close after two minutes."""
+"""Time limit in seconds for the user's answers to a server's prompts.
+
+Most servers close the connection after two minutes.
+"""
 ASKING_METHODS = ("keyboard-interactive", "password")
 
 

@@ -64,7 +64,8 @@ class KeepalivePacketizer(Packetizer):
             raise EOFError  # paramiko ends the transport on EOFError.
         self._unanswered += 1
         self._heard_at = time.monotonic()
-        # During a send, a request would block behind the unsent message. The interval counts as unanswered.
+        # While a message is being sent, a request would have to wait for it. Instead, the interval counts as
+        # unanswered.
         if not self._sending:
             self._ask()
 
@@ -85,7 +86,7 @@ def keep_alive(transport: paramiko.Transport, interval_s: float, count: int) -> 
 
     def ask() -> None:
         if transport.in_kex or not transport.clear_to_send.is_set():
-            return  # No other message may be sent during a key exchange. The silence is counted nevertheless.
+            return  # No other message may be sent during a key exchange. The time still counts as silence.
         transport._send_message(keepalive_request())  # type: ignore[attr-defined]  # The type stubs lack this attribute.
 
     packetizer.watch(interval_s, count, ask)

@@ -80,7 +80,10 @@ class KnownHosts:
         options.key_types = tuple(sorted(types, key=lambda kind: (kind not in known, types.index(kind))))
 
     def trust(self, route: Route, line: str) -> None:
-        """Records a host's key in Torchyard's file. The key replaces older keys of the host. Raises OSError."""
+        """Records a host's key in Torchyard's file.
+
+        The key replaces older keys of the host. Raises OSError if the file cannot be written.
+        """
         with self._lock:
             old = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
             kept = [known for known in old if known.split(" ")[0] != route.key_name]

@@ -13,7 +13,10 @@ from torchyard_core.next_steps import SetHostField, parts_of
 
 
 def explain(route: Route, error: BaseException) -> HostError:
-    """Returns the HostError for an error of a login: of paramiko or the system, an EarlyDrop or a HostError."""
+    """Returns the HostError for an error of a login.
+
+    The error may come from paramiko or the system, or be an EarlyDrop or already a HostError.
+    """
     name, place = route.name, f"{route.name} ({route.place})"
     if isinstance(error, HostError):
         return error
@@ -49,7 +52,8 @@ def explain(route: Route, error: BaseException) -> HostError:
 def with_jump_of(host: str, error: HostError) -> HostError:
     """Returns the error of a login on `host`, with steps that exist in the fleet file.
 
-    A bastion on the way is no host of the fleet: in place of the bastion's field, `proxy_jump` of `host` is set.
+    A bastion is not in the fleet file. A step that would set a field of the bastion sets `proxy_jump` of `host`
+    instead.
     """
     edit = SetHostField(host, "proxy_jump")
     advice = tuple(

@@ -26,7 +26,10 @@ CONFIGURATION_WITHIN_S = 10.0
 
 
 def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle) -> Channel:
-    """Waits for a login slot on the first sshd of the route, then runs `remote` on `host`. Raises OSError."""
+    """Waits for a login slot on the first sshd of the route, then runs `remote` on `host`.
+
+    Raises OSError if `ssh` cannot be started.
+    """
     with ExitStack() as slot:
         slot.enter_context(throttle[_first_hop(host, known_hosts)].slot())
         return _SlotChannel(ProcessChannel(ssh_command(host, known_hosts, remote)), slot.pop_all())

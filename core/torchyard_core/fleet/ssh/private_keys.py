@@ -44,7 +44,10 @@ class KeyFile:
         return str(self.path)
 
     def open(self, passphrase: str | None = None) -> paramiko.PKey:
-        """Loads the key, and a certificate stored next to the key file. Raises BadKey or WrongPassphrase."""
+        """Loads the key, and a certificate stored next to the key file.
+
+        Raises BadKey for an unusable file, or WrongPassphrase.
+        """
         try:
             secret = None if passphrase is None else passphrase.encode()
             return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # The library cryptography accepts bytes.
@@ -140,7 +143,7 @@ class _Agent(AgentSSH):
 
 @contextmanager
 def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
-    """Yields the keys of the ssh-agent, or an empty list without an ssh-agent.
+    """Yields the keys of the ssh-agent, or an empty list if there is no ssh-agent.
 
     Keys are usable within the context only.
     """

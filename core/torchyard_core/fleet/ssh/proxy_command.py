@@ -1,7 +1,7 @@
 """A ProxyCommand with the interface of a socket.
 
-The program's standard input and output are one end of a socket pair, which provides paramiko with timeouts and an end
-of the stream, without busy waiting.
+The program's standard input and output are one end of a socket pair, so paramiko can use timeouts and detect the end of
+the stream without busy waiting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ class ProxyCommand:
     """A running ProxyCommand with the methods of a socket that paramiko uses."""
 
     def __init__(self, command: str):
-        """Starts the program in a shell, as ssh(1) does. Raises OSError, on non-POSIX systems always."""
+        """Starts the program in a shell, as ssh(1) does.
+
+        Raises OSError if it cannot be started, and always on non-POSIX systems.
+        """
         if os.name != "posix":
             raise OSError(0, "ProxyCommand needs `transport: openssh` on this system")
         own_end, its_end = socket.socketpair()
@@ -38,7 +41,7 @@ class ProxyCommand:
                 stderr=self._errors,
                 start_new_session=True,
             )
-        except BaseException:  # Also after KeyboardInterrupt, neither socket nor temporary file may remain open.
+        except BaseException:  # The socket and the temporary file must be closed, even after Ctrl-C.
             own_end.close()
             self._errors.close()
             raise

@@ -38,14 +38,14 @@ class Route:
     """One login on the way to a host. `via` is the previous login. Equal routes can share a login."""
 
     name: str = field(compare=False)
-    """Name for messages: the host's name in the fleet, or the bastion's name as written."""
+    """The name for messages: the host's name in the fleet, or the bastion's name as written in the configuration."""
     address: str
     port: int
     user: str
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
     agent: str | None = None
-    """Socket of the ssh-agent: None for that of the environment, empty for none."""
+    """Socket of the ssh-agent. None means the socket in the environment, and an empty text means no ssh-agent."""
     via: Route | None = None
     proxy_command: str = ""
     """The ProxyCommand with its tokens expanded."""
@@ -152,7 +152,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
 def _own_login(name: str) -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError) as error:  # In a container the user ID may have no name.
+    except (OSError, KeyError, ImportError) as error:  # In a container, the user ID may have no user name.
         message = f"there is no user name for the login on {name}: this computer's user has none."
         hint = SetHostField(name, "user")
         raise LoginRefused(name, message, hint=hint) from error
@@ -183,7 +183,7 @@ def as_host(route: Route) -> Host:
 
 
 def existing_identities(route: Route) -> list[Path]:
-    """Returns the existing key files of a route: the configured files, or without any, those with default names."""
+    """Returns the existing key files of a route: the configured files or, without any, those with default names."""
     named = [Path(path) for path in route.identity_files]
     default = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
     return [path for path in named or default if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]

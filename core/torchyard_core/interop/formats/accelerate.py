@@ -1,7 +1,7 @@
 """Import of Hugging Face Accelerate's configuration file, which `accelerate config` writes.
 
-The script gets the environment variables that `accelerate launch` sets for it (Accelerate 1.15), FSDP's and DeepSpeed's
-included. Torchyard chooses addresses, ports and ranks itself.
+The script gets the environment variables that `accelerate launch` sets for it (Accelerate 1.15), including those of
+FSDP and DeepSpeed. Torchyard chooses addresses, ports and ranks itself.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _SILENT = {
     "tpu_use_cluster": _NO,
     "tpu_use_sudo": _NO,
 }
-"""Values that have no effect, by key. Such values and empty values need no remark."""
+"""Values of each key that have no effect. Such values and empty values need no remark."""
 _REFUSED = ("fp8_config", "parallelism_config", "megatron_lm_config", "mpirun_config", "tpu_config")
-"""Blocks without an equivalent, which change what is computed."""
+"""Blocks that are refused, because they have no equivalent and change what is computed."""
 _FSDP: dict[str, tuple[str, str | None]] = {
     "fsdp_version": ("FSDP_VERSION", "1"),
     "fsdp_sharding_strategy": ("FSDP_SHARDING_STRATEGY", "FULL_SHARD"),
@@ -91,7 +91,7 @@ _DYNAMO = {
     "dynamo_use_dynamic": "ACCELERATE_DYNAMO_USE_DYNAMIC",
     "dynamo_use_regional_compilation": "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION",
 }
-"""Keys of `dynamo_config`; `accelerate config` writes them with another `dynamo_` in front of some."""
+"""Keys of `dynamo_config`. `accelerate config` writes some of them with a second prefix `dynamo_`."""
 _CARRIED = (
     *("compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu", "gpu_ids", "debug"),
     *("mixed_precision", "enable_cpu_affinity", "fsdp_config", "deepspeed_config", "dynamo_config", "dynamo_backend"),
@@ -145,7 +145,7 @@ class _Configuration:
         where = (reader.text(("compute_environment",)) or "LOCAL_MACHINE").upper()
         if where != "LOCAL_MACHINE":
             reader.stop(f"`compute_environment` is {where}.", ("compute_environment",), "Allowed is LOCAL_MACHINE.")
-        # YAML reads NO as false; `text` returns it as written.
+        # YAML reads NO as false, whereas `text` returns it as written.
         kind = (reader.text(("distributed_type",)) or "NO").upper()
         kind = "NO" if kind.lower() in _NO else kind
         if kind not in TYPES:
@@ -240,7 +240,7 @@ class _Configuration:
         reader.leave(("deepspeed_config",), _DEEPSPEED, _DEEPSPEED_LEFT)
 
     def _value(self, block: str, key: str) -> str | None:
-        """Returns a value of a block as `accelerate launch` writes it, or None without a value.
+        """Returns a value of a block as `accelerate launch` writes it, or None if there is none.
 
         Booleans are written as `true` and `false`.
         """

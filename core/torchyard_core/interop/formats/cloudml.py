@@ -171,7 +171,7 @@ def _program(reader: DocumentReader, job: Place) -> dict[str, Any]:
         program = missing_program(reader.remarks, command=True) | ({"args": args} if args else {})
     else:
         program = of_module(module, args, torch=False)
-    # CloudML's TF_CONFIG has `master` by default.
+    # By default, CloudML's TF_CONFIG calls the chief `master`.
     says_chief = (reader.text((*job, "useChiefInTfConfig")) or "").lower() == "true"
     return program if says_chief else program | {"tf_master_name": "master"}
 

@@ -63,7 +63,10 @@ def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | Non
 
 
 def check_task(reader: DocumentReader, jobs: dict[str, Job], allowed: tuple[str, ...]) -> tuple[str, int] | None:
-    """Returns the type and index of `task`, or None. Raises FileProblem for a task that the cluster does not have."""
+    """Returns the type and index of `task`, or None if there is no `task`.
+
+    Raises FileProblem for a task that the cluster does not have.
+    """
     task = reader.block(("task",))
     if not task:
         return None

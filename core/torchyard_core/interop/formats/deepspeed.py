@@ -1,6 +1,6 @@
 """Import of DeepSpeed's hostfile: a host in each line, with its slots, which are processes with a GPU each.
 
-Source: the parser of the `deepspeed` launcher 0.19. Both parsers ignore what follows the number of slots.
+Source: the parser of the `deepspeed` launcher 0.19. As in that parser, any text after the number of slots is ignored.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read(text: str, source: str = "hostfile") -> Imported:
 
 
 def _add(pools: list[dict[str, Any]], host: str, slots: int) -> None:
-    """Adds a host to the last pool if that has as many GPUs per replica, so that ranks keep the order of the hosts."""
+    """Adds a host to the last pool if the GPUs per replica are the same, so that ranks keep the order of the hosts."""
     if pools and pools[-1]["gpus"] == slots:
         pools[-1]["hosts"].append(host)
         pools[-1]["replicas"] += 1

@@ -150,7 +150,7 @@ class _Pods:
         if self._form == "job":
             template = {"metadata": {"labels": {"app": self._name}}, "spec": pod}
         else:
-            del pod["subdomain"]  # JobSet sets this field.
+            del pod["subdomain"]  # JobSet sets this field itself.
         count = one.pool.replicas
         return {
             "completionMode": "Indexed",

@@ -217,7 +217,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
         remarks.append(Remark("the chief is one of the workers."))
     lines = [f"  {name}: {number}" for name, number in counts.items()]
     lines.append(f"  {SEPARATE}: {'true' if servers and kind is not StrategyKind.HOGWILD else 'false'}")
-    # The strategy gets no remark, since SINGA derives it from the counts.
+    # No remark is needed on the strategy, since SINGA derives it from the exported counts.
     plain = topology.model_copy(update={"strategy": type(topology.strategy)()})
     remarks += omission_remarks(plain)
     return Exported("cluster {\n" + "\n".join(lines) + "\n}\n", tuple(remarks))

@@ -105,7 +105,7 @@ def _start(topology: Topology, number: int, one: Component, components: list[Com
     script.append(f"exec {start_command(topology, one, components)}")
     mark = f"POOL_{number}"
     group = f"--het-group={number} " if len(components) > 1 else ""
-    # srun inherits neither --cpus-per-task nor the options of a component.
+    # srun inherits neither --cpus-per-task nor the options of a component, so they are repeated here.
     asked = " ".join(option for option in _resources(one.pool) if not option.startswith("--mem="))
     return [
         f"run_{number}=$(cat <<'{mark}'",

@@ -50,7 +50,7 @@ _SPEC = re.compile(r"ClusterSpec\s*\(")
 _DICTIONARIES = ("cluster", "cluster_spec", "cluster_dict", "cluster_def")
 """Usual names of the dictionary in scripts."""
 _PLACED = re.compile(r"--?(\w+_hosts|job_name|task_index)(=|\Z)")
-"""An option that Torchyard sets for each task."""
+"""Matches an option that Torchyard sets for each task."""
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -128,7 +128,7 @@ class _Commands:
     def _compare_host(self, command: CommandLine, host: str) -> None:
         """Adds a remark if `ssh` connects to a name that differs from the one in the list.
 
-        Both may be the same host.
+        The two names may belong to the same host.
         """
         short, other = command.host.partition(".")[0], host.partition(".")[0]
         if command.host in ("", host) or (short == other and not short.isdecimal()):
@@ -261,9 +261,9 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str, str]) -> str:
-    """Returns the sparse dictionary of a worker, by default the last: the worker and all tasks of other jobs.
+    """Returns the sparse dictionary of a worker, by default the last worker.
 
-    Raises UsageError if there is no such worker.
+    It contains the worker and all tasks of other jobs. Raises UsageError if there is no such worker.
     """
     workers = cluster.get("worker", [])
     name = name or f"worker-{max(0, len(workers) - 1)}"

@@ -154,7 +154,7 @@ def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> lis
 
 
 def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
-    """Sets the line number of a location and of all keys below it to that of the flag that described them."""
+    """Sets the line of a location and of all keys below it to the line of the flag that described them."""
     composed = reader.document.composed
     for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
         composed.key_lines[inner] = line
@@ -355,9 +355,10 @@ def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
 
 
 def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
-    """Returns the machine type with these GPUs built in, otherwise the smallest n1 with the pool's CPUs and memory.
+    """Returns a machine type for a pool: the one with these GPUs built in, or an n1 type.
 
-    Returns DEFAULT_MACHINE for a pool without requirements, and the largest n1 if none is large enough.
+    The n1 type is the smallest one with the pool's CPUs and memory, or the largest if none suffices. Returns
+    DEFAULT_MACHINE for a pool without requirements.
     """
     cpus, memory = pool.cpus or 0, pool.memory_gb or 0
     if gpus is not None and (built_in := machine_with(*gpus)) is not None:
@@ -374,13 +375,13 @@ def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]
 
 
 class _Programs:
-    """The programs of pools in the form of Vertex AI."""
+    """The programs of pools, in the form that Vertex AI uses."""
 
     def __init__(self, topology: Topology, options: ExportOptions, remarks: list[Remark]) -> None:
         self._program = topology.program
         self._image = options.image or IMAGE
         self._remarks = remarks
-        # A module of a package is exported as a Python module, any other program as a container command.
+        # A module of a package is exported as a Python module. Any other program is exported as a container command.
         self._module = bool(self._program.module) or _runs_module(topology)
         if not options.image:
             what = "with the interpreter that runs the package" if self._module else "that holds program and packages"

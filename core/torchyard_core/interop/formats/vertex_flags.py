@@ -71,7 +71,7 @@ def _listed(value: str) -> list[str]:
 
 
 def _as_list(entries: list[str]) -> str:
-    """Returns a list flag's value.
+    """Formats the value of a list flag.
 
     The separator is a comma unless an entry contains a comma, or the first entry begins with `^`.
     """
@@ -106,7 +106,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         name, equals, item = part.partition("=")
         name = name.strip()
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
-            continue  # The word is a further entry of a list.
+            continue  # The text is a further entry of the list that this key begins.
         if name not in KEYS:
             hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)

@@ -96,7 +96,7 @@ class BandwidthCache:
 
 
 def slowest_measured(file: Path, hosts: Collection[str]) -> float | None:
-    """Returns the lowest measured bandwidth between these hosts in bytes per second; None without a measurement."""
+    """Returns the lowest measured bandwidth between these hosts in bytes per second, or None if none was measured."""
     return BandwidthCache(file).slowest(hosts)
 
 

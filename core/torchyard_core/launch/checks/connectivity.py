@@ -59,7 +59,8 @@ def check_connectivity(
         listening: dict[str, Any] = progress.wait_for_all(pending)
         return _verdicts(listening, _try_all(token, links, listening, directions(list(links)), progress))
     finally:
-        # The answer need not be awaited, since each host handles this request before the request that starts the run.
+        # Waiting for the answer is not necessary, since each host handles this request before the request that starts
+        # the run.
         for link in links.values():
             link.submit("network.close", {"token": token})
 
@@ -88,7 +89,7 @@ def check_added_host(
         pending[host] = in_background(
             _listen, links[host], {"token": token, "address": prepared["address"], "ports": ports}
         )
-        for member in members:  # The ports that these hosts hold for the run are in use.
+        for member in members:  # These hosts cannot listen on the ports that they hold, since the run uses them.
             allowed = port_ranges.get(member)
             there = {"towards": prepared["address"], "port_range": list(allowed) if allowed else None}
             pending[member] = in_background(_listen, links[member], {"token": token, **there})

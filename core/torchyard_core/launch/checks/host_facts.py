@@ -130,7 +130,10 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
 
 
 def _check_torch(topology: Topology, host: str, python: str, version: str) -> Check:
-    """Returns the checklist line for a host's torch. It is an error if the version is too old for sharded models."""
+    """Returns the checklist line for a host's torch.
+
+    The line is an error if the version is too old for sharded models.
+    """
     numbers = tuple(int(number) for number in version.split("+")[0].split(".")[:2] if number.isdecimal())
     if topology.strategy.shard is Shard.NONE or numbers >= SHARDING_TORCH:
         return Check("torch", host, True, f"torch {version}")

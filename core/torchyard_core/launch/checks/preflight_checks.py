@@ -20,7 +20,7 @@ NOFILE_A_RANK = 8
 SHM_LEAST = 1 << 30
 MEMLOCK_LEAST = 1 << 30
 MUCH_OF_A_GPU = 0.5
-"""Fraction of a GPU's memory above which the memory of processes that use the GPU prevents the launch."""
+"""The launch is prevented if running processes use more than this fraction of a GPU's memory."""
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""
@@ -48,7 +48,7 @@ class Clock:
 def check_start_clock(primary: str, clock: Clock) -> Check:
     """Returns the line about the primary's clock, which determines the start of a scheduled run.
 
-    It is an error if the clock certainly differs from this computer's by more than 5 s.
+    The line is an error if the clock certainly differs from this computer's by more than 5 s.
     """
     by = clock.offset
     if abs(by) - clock.error <= CLOCKS_WITHIN_S:

@@ -37,7 +37,10 @@ class PreflightClient:
         self._received[host] = time.time()
 
     def checks(self, launcher: Launcher, progress: LaunchProgress, *, scheduled: bool = False) -> list[Check]:
-        """Waits for the answers and returns the lines of the checklist. Raises Cancelled, HostError or AgentRefused.
+        """Waits for the answers and returns the lines of the checklist.
+
+        Raises Cancelled after a cancellation, and HostError or AgentRefused if a host refuses the request or is
+        unavailable.
 
         A host that does not answer in time gets a line that prevents the launch. The primary's clock is also checked
         for a `scheduled` run, which starts by that clock.

@@ -79,7 +79,10 @@ class Annotations:
         write_atomically(self._file, json.dumps(all_, ensure_ascii=False, indent=1) + "\n")
 
     def _load_for_change(self) -> dict[str, object]:
-        """Returns the content of the file, in which annotations of newer versions are unchanged. Raises FileProblem."""
+        """Returns the content of the file, with annotations of newer versions unchanged.
+
+        Raises FileProblem if the file cannot be read or is not a file of annotations.
+        """
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -129,7 +129,7 @@ def fetch_file(run_id: str, path: str, size: int, place: Path, link: AgentLink) 
                 output.write(data)
                 offset += len(data)
                 yield len(data)
-    except BaseException:  # BaseException includes KeyboardInterrupt: no partial file may remain.
+    except BaseException:  # BaseException includes KeyboardInterrupt, after which no partial file may remain.
         scratch.unlink(missing_ok=True)
         raise
     scratch.replace(place)

@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 class Follower:
-    """Yields the events of a run as they happen, and maintains the `view` that results from them.
+    """Yields the events of a run as they happen, and updates the `view` of the run accordingly.
 
     A lost connection is reported as a `connection` event with the time of the last journal entry. After a new
     connection, the journal is replayed from that entry. A follower does not close its links. Call `close` if not all
@@ -70,7 +70,7 @@ class Follower:
         self._retry: _Retry | None = None
 
     def events(self, duration: float | None = None) -> Iterator[Event | None]:
-        """Yields journal events and live reports in order, and None every POLL_S without events.
+        """Yields journal events and live reports in order, and None whenever none has arrived for POLL_S.
 
         Ends after `run_ended` or `duration` seconds. Raises RunFailed if the primary's keeper has exited before the end
         of the run, and HostError or AgentRefused if the first subscription fails.
@@ -144,9 +144,9 @@ class Follower:
             if entry["event"] == "report":
                 self._steps[entry["replica"]] = float(entry.get("step") or 0)
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
-                self._steps.pop(entry["replica"], None)  # The replica restarts from the step of its checkpoint.
+                self._steps.pop(entry["replica"], None)  # The replica will restart from the step of its checkpoint.
             yield entry
-        # Older daemons send `alive` False with each part of a long journal. Only the last message has no entries.
+        # Older daemons send `alive` as False with each part of a long journal. Only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
             rebooted = "rebooted" in (message.get("died") or "")
             raise RunFailed(
@@ -158,7 +158,7 @@ class Follower:
             )
 
     def _is_old(self, entry: Event) -> bool:
-        """Returns whether the entry was seen before, since an earlier follower of the run may use the same link."""
+        """Returns whether the entry was seen before. An earlier follower of the run may have used the same link."""
         seen = self.view["seen"]
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 

@@ -9,10 +9,7 @@ REPORTED = "gradient_bytes"
 
 
 def last_gradient_sizes(history: History) -> dict[str, float]:
-    """Returns the size in bytes by run name, from the newest run of each name that has reported one.
-
-    If several replicas have reported sizes, the largest is used.
-    """
+    """Returns the gradient size in bytes for each run name, from the newest run of that name that reported a size."""
     found: dict[str, float] = {}
     for record in sorted(history.records(), key=lambda record: record.submitted):
         sizes = [metrics.get(REPORTED) for metrics in record.metrics.values() if isinstance(metrics, dict)]

@@ -63,11 +63,11 @@ class History:
         self._folder = folder
 
     def save(self, record: RunRecord) -> None:
-        """Writes a run record. Raises OSError."""
+        """Writes a run record. Raises OSError if it cannot be written."""
         replace_content(self._folder / f"{record.run_id}.json", json.dumps(record.to_json(), indent=1) + "\n")
 
     def update(self, run_id: str, **changes: Any) -> None:
-        """Changes fields of a record if it exists. Raises OSError."""
+        """Changes fields of a record if it exists. Raises OSError if it cannot be written."""
         record = self.load(run_id)
         if record is not None:
             self.save(replace(record, **changes))

@@ -39,11 +39,11 @@ class LogTimes:
         return self._times[number] if self._times else 0.0
 
     def since(self, time: float) -> int | None:
-        """Returns the offset of the first byte written at `time` or later, or None."""
+        """Returns the offset of the first byte written at `time` or later, or None if there is none."""
         return self._begin(bisect_left(self._times, time))
 
     def after(self, time: float) -> int | None:
-        """Returns the offset of the first byte written after `time`, or None."""
+        """Returns the offset of the first byte written after `time`, or None if there is none."""
         return self._begin(bisect_right(self._times, time))
 
     def _begin(self, number: int) -> int | None:

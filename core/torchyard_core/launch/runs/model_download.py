@@ -34,7 +34,7 @@ class ModelSource:
     folder: str | None
     """The folder of checkpoints that the hosts share; None for the run's own folder on each host."""
     python: str | None
-    """The program's interpreter; None for the host's."""
+    """The program's interpreter. None means the host's default interpreter."""
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] | None = None
 
@@ -63,7 +63,8 @@ def model_sources(
 ) -> dict[str, ModelSource]:
     """Returns the source on each host of `links` that knows the run.
 
-    For a run of this desktop, its own record says what was run. Otherwise each host's record is used on that host only.
+    For a run that this desktop launched, the desktop's record is used for all hosts. Otherwise, each host's own record
+    is used for that host.
 
     Args:
         pythons: The interpreters of the fleet file, by host.
@@ -76,7 +77,7 @@ def model_sources(
         }
         found = {}
         for host, future in asked.items():
-            with suppress(AgentRefused, HostError, TimeoutError):  # Listing its checkpoints reports the host's error.
+            with suppress(AgentRefused, HostError, TimeoutError):  # Listing the checkpoints reports the error.
                 record = future.result(ASK_TIMEOUT_S)["record"]
                 about = record.get("record", {})
                 name, lineage = str(record.get("name", run.name)), str(about.get("lineage") or run.run_id)
@@ -129,7 +130,7 @@ def find_model(
 def _choose(
     run_id: str, found: Mapping[str, list[dict[str, Any]]], problems: Sequence[TorchyardError], step: int | None
 ) -> SavedModel:
-    """Chooses the checkpoint. Raises as `find_model`."""
+    """Chooses the checkpoint. Raises the same errors as `find_model`."""
     complete = {
         (int(one["step"]), -number): SavedModel(host, int(one["step"]), bool(one["sharded"]), int(one["bytes"]))
         for number, (host, checkpoints) in enumerate(found.items())
@@ -246,6 +247,6 @@ def fetch_model(
         finally:
             scratch.unlink(missing_ok=True)
     finally:
-        with suppress(TorchyardError):  # The end of the connection removes the host's file too.
+        with suppress(TorchyardError):  # When the connection ends, the host removes the file itself.
             link.call("model.remove", {"run_id": run_id, "export": export})
     return size

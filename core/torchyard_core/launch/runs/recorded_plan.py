@@ -32,7 +32,7 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
     for replica in planned:
         used.setdefault(str(replica["host"]), []).extend(map(str, replica["gpus"]))
     hosts = {}
-    # Hosts are in the order of the fleet. Hosts outside the fleet come last.
+    # The hosts are in the order of the fleet, followed by hosts outside the fleet.
     for name in [*(name for name in known if name in used), *(name for name in used if name not in known)]:
         uuids = used[name]
         host = known.get(name, HostFacts(name))

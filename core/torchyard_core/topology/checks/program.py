@@ -109,7 +109,7 @@ def check_files(topology: Topology, folder: Path) -> Findings:
 
 
 def _script(program: Program, workdir: Path) -> Findings:
-    # An absolute path refers to a file on the hosts.
+    # An absolute path refers to a file on the hosts, which cannot be checked here.
     if program.launcher is not Launcher.TORCH or not program.script or Path(program.script).is_absolute():
         return
     at = ("program", "script")

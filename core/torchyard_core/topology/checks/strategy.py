@@ -36,7 +36,7 @@ def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
     Under the strategy `none` this is only a warning, since the script may use them.
     """
     if topology.program.launcher is Launcher.COMMAND:
-        return  # The framework, not the strategy, determines the task of its servers.
+        return  # With launcher `command`, the framework and not the strategy determines what the servers do.
     finding = warning_finding if spec.kind is StrategyKind.NONE else error_finding
     for position, pool in enumerate(topology.pools):
         if pool.role in (Role.PS, Role.REDUCER) and pool.role is not spec.server_role:
@@ -50,7 +50,7 @@ def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
 
 def _unused_settings(topology: Topology) -> Findings:
     strategy = topology.strategy
-    used = {"on_worker_loss", *spec_of(strategy.kind).settings}  # For on_worker_loss, see check_strategy().
+    used = {"on_worker_loss", *spec_of(strategy.kind).settings}  # check_strategy() handles on_worker_loss.
     for setting in (*SHARD_SETTINGS, *(setting for spec in all_specs() for setting in spec.own_settings)):
         if setting.key in used or getattr(strategy, setting.key) == type(strategy).model_fields[setting.key].default:
             continue
@@ -81,8 +81,8 @@ def _worker_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -
 def _server_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -> Findings:
     """Yields problems for a number of server groups that does not match the strategy.
 
-    The number depends on the strategy. It is one group of parameter servers or, if trainers serve, one group for each
-    worker group.
+    A strategy needs one group of parameter servers or, if its trainers can serve parameters, one group for each worker
+    group.
     """
     strategy = topology.strategy
     kind, groups = spec.kind, strategy.server_groups

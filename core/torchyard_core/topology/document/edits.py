@@ -253,7 +253,7 @@ def set_name(topology: Topology, name: str) -> Topology:
 
 
 def set_layout(topology: Topology, layout: Mapping[str, Any] | None) -> Topology:
-    """Changes the positions, notes and frames of the editor."""
+    """Changes the positions, notes and frames in the editor."""
     return with_parts(topology, layout=dict(layout) if layout else None)
 
 

@@ -19,7 +19,7 @@ from torchyard_core.topology.strategies.registry import spec_of
 from torchyard_core.topology.strategies.replica_groups import GroupKind, ReplicaGroup, replica_groups
 
 _SETTINGS = {GroupKind.TRAINERS: "worker_groups", GroupKind.SERVERS: "server_groups"}
-"""Keys of the strategy with the number of groups."""
+"""The key of the strategy that sets the number of groups of each kind."""
 _NAMES = {
     GroupKind.TRAINERS: "worker group",
     GroupKind.SERVERS: "server group",
@@ -35,9 +35,9 @@ class Regrouping:
     sizes: tuple[int, ...] = ()
     """Sizes of the groups, if their number changes."""
     exchanges: tuple[tuple[str, str], ...] = ()
-    """Pairs of a moved replica and the one that it exchanges places with."""
+    """Pairs of a moved replica and the replica with which it exchanges places."""
     after: Topology | None = None
-    """The topology with the changed number of groups, before the exchanges; None where nothing changes."""
+    """The topology after a change of the number of groups and before the exchanges; None if nothing changes."""
 
 
 def regrouping(topology: Topology, names: Sequence[str], target: str) -> Regrouping:
@@ -75,7 +75,10 @@ def regrouping(topology: Topology, names: Sequence[str], target: str) -> Regroup
 
 
 def next_group(topology: Topology, names: Sequence[str]) -> str | None:
-    """Returns the key of the group after the group of `names[0]`, cyclically, or None without another group."""
+    """Returns the key of the group that follows the group of `names[0]`, or None if there is no other group.
+
+    The first group follows the last one.
+    """
     groups = replica_groups(topology)
     own = next((group for group in groups if names and names[0] in group.members), None)
     alike = [group for group in groups if own is not None and group.kind is own.kind]
@@ -103,7 +106,10 @@ def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str])
 
 
 def _within(topology: Topology, group: ReplicaGroup, names: Sequence[str], member: str) -> Regrouping:
-    """Returns the exchange of one replica with another replica of its group. Without one of them, nothing changes."""
+    """Returns the exchange of a single replica with the member `member` of its group.
+
+    Nothing changes if there are several replicas or no other member was given.
+    """
     if len(names) != 1 or not member or member in names:
         return Regrouping()
     return Regrouping((), _partners(topology, names, group, set(names), member, backwards=False), topology)

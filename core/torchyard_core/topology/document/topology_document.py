@@ -189,7 +189,7 @@ class TopologyDocument:
             self._become(path, DocumentState(value), Written(value, exact), raw)
 
     def reload(self) -> None:
-        """Reads the file again. Raises FileProblem."""
+        """Reads the file again. Raises FileProblem if it is not readable text."""
         if self.path is not None:
             self.open(self.path)
 
@@ -243,7 +243,7 @@ class TopologyDocument:
         try:
             self._on_disk = self.path.read_bytes()
         except OSError:
-            self._on_disk = None  # The next save creates the removed file.
+            self._on_disk = None  # The file has been removed. The next save creates it.
         self._saved = None
         self.path_changed.emit()
 
@@ -265,7 +265,10 @@ def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, t
 
 
 def _draft(document: Document) -> Topology | None:
-    """Returns a topology that lacks only pools, as an editor may save before the first pool is drawn, else None."""
+    """Returns a topology that lacks only pools, or None for any other text.
+
+    An editor may save such a topology before the first pool is drawn.
+    """
     data = document.data
     if not isinstance(data, dict) or document.problems or data.get("pools") != []:
         return None

@@ -44,7 +44,10 @@ class ValueEdits:
         return "".join([*text, self.document.text[at:end]])
 
     def record(self, place: Place, old: Any, new: Any) -> None:
-        """Records the changes that turn the value `old` at a location into `new`. Raises UnsupportedStyle."""
+        """Records the changes that turn the value `old` at a location into `new`.
+
+        Raises UnsupportedStyle if the text's style does not support them.
+        """
         if old == new:
             return
         span = self._span(place)
@@ -67,8 +70,8 @@ class ValueEdits:
         kept = [key for key in old if key in new]
         gone = [key for key in old if key not in new]
         come = {key: value for key, value in new.items() if key not in old}
-        # New keys are inserted after the last old key, so edits that also remove keys are not supported, nor are edits
-        # that keep no key.
+        # New keys are inserted after the last old key. Edits that also remove keys, or keep no key, are therefore not
+        # supported.
         if not kept or (gone and come):
             raise UnsupportedStyle
         for key in kept:

@@ -11,7 +11,8 @@ from torchyard_core.topology.model import Pool, Role
 
 TRAINERS, SERVERS, EVALUATORS = "trainers", "servers", "evaluators"
 GB_IN_GIB = 1e9 / 2**30
-"""GiB per GB. A pool's GB are 10⁹ bytes, since a host or GPU sold with 64 GB reports less than 64 GiB."""
+"""Number of GiB in a GB. A pool requires memory in GB of 10⁹ bytes, so that a host or GPU that is sold as 64 GB, but
+reports slightly less than 64 GiB, satisfies a requirement of 64 GB."""
 
 
 def spread_class(role: Role) -> str:
@@ -88,7 +89,10 @@ class HostCapacity:
         return gpus
 
     def named(self, index: int) -> Gpu | None:
-        """Returns the free GPU with an index, or None. A host that was never checked is assumed to have all indices."""
+        """Returns the free GPU with an index, or None if there is none.
+
+        A host that was never checked is assumed to have all indices.
+        """
         if self.host.checked:
             return next((gpu for gpu in self.free if gpu.index == index), None)
         return None if index in self._named else self._imagined(index)

@@ -33,7 +33,10 @@ def pins_for(
 
 
 class _Drop:
-    """The pins of a drop, and the placement before and after it. Raises UsageError with the reason for a refusal."""
+    """A drop of replicas on a host: the resulting pins, and the placement before and after the drop.
+
+    The constructor and the methods raise UsageError with the reason if the drop is not possible.
+    """
 
     def __init__(self, topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str):
         self._topology = topology
@@ -145,13 +148,13 @@ class _Slots:
         try:
             choice = parse_pin(text)
         except ValueError:
-            return  # The checks report the invalid pin.
+            return  # The checks of the topology report this invalid pin.
         if choice.host == self._host.name:
             self._holders.update(dict.fromkeys(choice.indices or (), f"taken by {name}"))
 
     def wanted(self, replica: Replica, first: int) -> list[int]:
         """Returns the indices of the GPUs for a replica that is dropped on index `first`, if all of them are free."""
-        # Near the last GPU, a replica with several GPUs begins at a lower index.
+        # Near the last GPU of the host, a replica with several GPUs has to begin at a lower index.
         first = max(0, min(first, self._end - replica.pool.gpus))
         return list(range(first, first + replica.pool.gpus))
 
@@ -216,7 +219,7 @@ def new_replica_refusal(
 
 def _what_breaks(before: Placement, after: Placement, pins: Mapping[str, str | None]) -> str:
     for problem in after.problems:
-        # Pins are placed first. For a pin that fails, only the message about that pin is relevant.
+        # Pins are placed first. If a replica's pin fails, only the message about that pin is relevant.
         if problem.severity == "error" and problem.path.removeprefix("pins.") in pins:
             return problem.message
     lost = before.slots.keys() - after.slots.keys()

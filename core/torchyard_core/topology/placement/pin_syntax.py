@@ -21,7 +21,7 @@ class GpuChoice:
 
 
 def parse_pin(text: str) -> GpuChoice:
-    """Parses `HOST`, `HOST:2`, `HOST:0-3`, `HOST:0,2`, `HOST:*` or `HOST:cpu`. Raises ValueError."""
+    """Parses `HOST`, `HOST:2`, `HOST:0-3`, `HOST:0,2`, `HOST:*` or `HOST:cpu`. Raises ValueError for other text."""
     host, colon, gpus = text.strip().partition(":")
     if not _HOST.fullmatch(host):
         raise ValueError(f"'{text}' is not a host, or a host and its GPUs like `gpu-b:2` or `gpu-b:0-3`")

@@ -112,7 +112,8 @@ def _best_attempt(topology: Topology, hosts: Sequence[HostFacts], line: LineOf) 
                 continue
             tried.append(order)
             other.place_pools(order)
-            # Of equal results, `max` returns that of the usual order, which keeps chief and workers together.
+            # If several attempts are equally good, `max` returns the one with the usual order, which keeps chief and
+            # workers together.
             best = max(best, other, key=lambda one: one.placed)
     return best
 
@@ -246,7 +247,7 @@ class _PlacementAttempt:
         line = self._line(("pins", replica.name))
         self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
 
-    # Placement of replicas in their homes
+    # Placement of replicas in their homes (their places in a placement without pins)
 
     def _stay_at_home(self) -> None:
         """Places replicas without a pin in their homes, or in the home of the pinned replica that took their GPUs."""
@@ -255,7 +256,7 @@ class _PlacementAttempt:
         taken_by = {gpu.uuid: name for name, slot in self.slots.items() for gpu in slot.gpus}
         settled = {*self.slots, *self._failed_pins}
         moving = [one for one in self._replicas if one.name not in settled]
-        # The chief comes last, since it stays only on a host with other trainers, if any are placed.
+        # The chief is placed last, since it stays only on a host that also has other trainers, if any are placed.
         moving.sort(key=lambda one: one.role is Role.CHIEF)
         self._free_homes = Counter(self._lane(one) for one in self._replicas if one.name in self._homes)
         self._free_homes.subtract(
@@ -284,7 +285,7 @@ class _PlacementAttempt:
         return self._took(replica, home)
 
     def _lane(self, replica: Replica, slot: Slot | None = None) -> tuple[str, str, bool]:
-        """Returns the host of a slot (by default the home), and the replica's class and whether it has GPUs."""
+        """Returns the host of a slot (by default the replica's home), the replica's class, and whether it has GPUs."""
         return (slot or self._homes[replica.name]).host, spread_class(replica.role), bool(replica.pool.gpus)
 
     def _took(self, replica: Replica, slot: Slot | None, on: str = "") -> bool:
@@ -374,7 +375,7 @@ class _PlacementAttempt:
         A host is yielded again while it has capacity.
         """
         companions = self._companions(pool)
-        # Sorting keeps equal hosts in the order of `hosts` or, without `hosts`, of the fleet.
+        # Sorting keeps equal hosts in the order of `hosts` or, if there is no such list, of the fleet.
         capacities = sorted(allowed, key=lambda capacity: self._pack_key(capacity, pool, inf))
         most = max((capacity.free_gpus(pool) for capacity in capacities), default=0) if pool.gpus else 0
         current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None
@@ -465,7 +466,7 @@ def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ..
 
 
 def _order_by_spare_choice(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Returns a key that sorts pools by the number of possible GPUs that remain after the pool, smallest first."""
+    """Returns a key that sorts pools by the number of possible GPUs that the pool would leave free, smallest first."""
     pool = attempt.pool(pool_index)
     share = len(attempt.left[pool_index]) * max(1, pool.gpus)
     return attempt.choice(pool) - share, *_usual_order(attempt, pool_index)

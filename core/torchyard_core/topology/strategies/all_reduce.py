@@ -1,4 +1,4 @@
-"""Descriptor of all_reduce: trainers average their gradients over a ring."""
+"""Descriptor of `all_reduce`: trainers average their gradients over a ring."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPEC = StrategySpec(
     StrategyKind.ALL_REDUCE,
     title="All-reduce",
     sentence="After each step all trainers average their gradients with each other.",
-    preset=StrategyPreset(  # The counterpart in SINGA is AllReduce: 1 group of 3 workers, which also act as 3 servers.
+    preset=StrategyPreset(  # In SINGA, this preset is AllReduce: 1 group of 3 workers, which also act as 3 servers.
         "Three workers in a ring.",
         ({"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},),
     ),

@@ -1,4 +1,4 @@
-"""Descriptor of diloco: worker groups train independently, and an outer optimizer averages them at intervals."""
+"""Descriptor of `diloco`: worker groups train independently, and an outer optimizer averages them at intervals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _check_quorum(topology: Topology, counts: RoleCounts) -> Findings:
 
 
 def mixing_of(strategy: Strategy) -> float:
-    """Returns the share of its own parameters that a group keeps when an average arrives."""
+    """Returns the fraction of its own parameters that a group keeps when an average arrives."""
     if strategy.mixing is not None:
         return strategy.mixing
     return 0.5 if strategy.overlap_steps else 0.0

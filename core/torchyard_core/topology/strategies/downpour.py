@@ -1,4 +1,4 @@
-"""Descriptor of downpour: worker groups independently push to parameter servers and pull from them."""
+"""Descriptor of `downpour`: worker groups independently push to parameter servers and pull from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _traffic(participants: Participants) -> Traffic:
     bundles: list[Bundle] = []
     is_sharded = participants.strategy.shard is not Shard.NONE
     for number, group in enumerate(groups):
-        # The first rank of a group that shards its model exchanges for the whole group.
+        # If the ranks of a group shard the model, the first of them exchanges parameters for the whole group.
         exchanging = group[:1] if is_sharded else group
         bundles += served(exchanging, server_groups[number % len(server_groups)], in_step=False)
     return Traffic(tuple(bundles), (*groups_of(groups, serves=False), *groups_of(server_groups, serves=True)))
@@ -52,7 +52,7 @@ SPEC = StrategySpec(
     StrategyKind.DOWNPOUR,
     title="Downpour",
     sentence="Groups of trainers push to and pull from servers, each at its own pace.",
-    preset=StrategyPreset(  # The counterpart in SINGA has 2 groups of 2 workers and 1 group of 2 servers.
+    preset=StrategyPreset(  # In SINGA, this preset corresponds to 2 groups of 2 workers and 1 group of 2 servers.
         "Two groups of two workers, each at its own pace, with two parameter servers.",
         (
             {"name": "workers", "role": "worker", "replicas": 4, "gpus": 1},

@@ -1,4 +1,4 @@
-"""Descriptor of hogwild: worker groups train independently and exchange parameter deltas with their neighbours."""
+"""Descriptor of `hogwild`: worker groups train independently and exchange parameter deltas with their neighbours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEC = StrategySpec(
     StrategyKind.HOGWILD,
     title="Hogwild",
     sentence="Groups train independently and exchange parameters with their neighbours periodically.",
-    preset=StrategyPreset(  # The counterpart in SINGA has 3 groups of 1 worker and 3 groups of 1 server.
+    preset=StrategyPreset(  # In SINGA, this preset corresponds to 3 groups of 1 worker and 3 groups of 1 server.
         "Three workers that train independently and exchange with their neighbours.",
         ({"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},),
     ),

@@ -53,7 +53,7 @@ def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]
 
 
 def _mixed_loads(serve: Iterable[Bundle], place_of: Mapping[str, str]) -> dict[str, float]:
-    """Returns the loads if trainers and reducers both sum gradients. A link has equal loads in both directions."""
+    """Returns the loads if both trainers and reducers sum gradients. Each link has equal loads in both directions."""
     trainers = Counter(place_of[name] for name in {name for each in serve for name in each.sources} if name in place_of)
     reducers = Counter(place_of[name] for name in {name for each in serve for name in each.targets} if name in place_of)
     of_trainer, of_reducer = mixed_parts(trainers.total(), reducers.total())

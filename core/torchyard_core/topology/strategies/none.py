@@ -1,4 +1,4 @@
-"""Descriptor of none: the script exchanges gradients itself."""
+"""Descriptor of `none`: the script exchanges gradients itself."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def all_presets() -> tuple[Preset, ...]:
         kind = kinds.index(one.key) if one.key in kinds else len(kinds)
         size = sum(pool.replicas or 0 for pool in one.pools) if one.group == GROUPS[-1] else 0
         if one.key == "custom":
-            size = MAX_REPLICAS  # This tier follows the tiers of fixed size.
+            size = MAX_REPLICAS  # The tier `custom` follows the tiers of fixed size.
         return GROUPS.index(one.group), kind, size, one.key
 
     return tuple(sorted((preset(key) for key in _keys()), key=order))
@@ -140,13 +140,13 @@ def presets_of(group: str) -> tuple[Preset, ...]:
 
 
 def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ...]]:
-    """Returns the topology's servers and reducers whose role neither the preset's strategy nor its pools use, by role.
+    """Returns the topology's servers and reducers that neither the preset's strategy nor its pools use, by role.
 
     Returns nothing with launcher `command`.
     """
     chosen = preset(key)
     if topology.program.launcher is Launcher.COMMAND:
-        return {}  # A framework determines by itself what its servers do.
+        return {}  # With launcher `command`, the framework determines what its servers do.
     used = {spec_of(StrategyKind(chosen.strategy["kind"])).server_role, *(pool.role for pool in chosen.pools)}
     names = {
         role: tuple(replica.name for replica in replicas_of(topology) if replica.role is role)
@@ -162,7 +162,7 @@ def with_preset(
     """Returns the topology with the preset's strategy and pools, and the names of the new replicas.
 
     A pool of the preset is added only if the topology has no pool of its role. `removes_unused` removes the replicas
-    that `unused_replicas` returns. Other settings of the strategy are reset. Without `has_gpus` the new replicas
+    that `unused_replicas` returns. Other settings of the strategy are reset. If `has_gpus` is false, the new replicas
     require no GPUs.
     """
     chosen = preset(key)

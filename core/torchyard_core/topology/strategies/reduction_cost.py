@@ -74,7 +74,7 @@ def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
 def reducers_that_beat_the_ring(trainers: int) -> int | None:
     """Returns the lowest number of reducers that are faster than the ring: S > N²/(2(N−1)). None if there is none."""
     if trainers < 3:
-        return None  # An exchange over a ring of two lasts as long as one transfer, which is the lower bound.
+        return None  # A ring of two takes one transfer, the minimum for any exchange.
     return trainers**2 // (2 * (trainers - 1)) + 1
 
 

@@ -1,4 +1,4 @@
-"""Descriptor of reduction_server: reducers sum the gradients of all trainers."""
+"""Descriptor of `reduction_server`: reducers sum the gradients of all trainers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _traffic(participants: Participants) -> Traffic:
         return Traffic()
     best = fastest_reduction(len(trainers), len(reducers)).best
     if best is Reduction.RING:
-        return Traffic(ring(trainers))  # Reducers are not used if they would not make the exchange faster.
+        return Traffic(ring(trainers))  # The reducers are not used, since they would not make the exchange faster.
     return Traffic(served(trainers, reducers), trainers_reduce=best is Reduction.MIXED)
 
 

@@ -1,4 +1,4 @@
-"""Descriptor of sandblaster: trainers are synchronous with parameter servers, which run the optimizer."""
+"""Descriptor of `sandblaster`: trainers are synchronous with parameter servers, which run the optimizer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SPEC = StrategySpec(
     StrategyKind.SANDBLASTER,
     title="Sandblaster",
     sentence="Trainers send gradients to parameter servers and wait for the sum.",
-    preset=StrategyPreset(  # The counterpart in SINGA has 1 group of 3 workers and 1 group of 2 servers.
+    preset=StrategyPreset(  # In SINGA, this preset corresponds to 1 group of 3 workers and 1 group of 2 servers.
         "Three synchronous workers with two parameter servers.",
         (
             {"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},

@@ -44,7 +44,7 @@ SHARD_KEYS = tuple(setting.key for setting in SHARD_SETTINGS)
 
 
 def check_shard_settings(topology: Topology) -> Findings:
-    """Yields warnings for settings of sharding while nothing is sharded."""
+    """Yields warnings for sharding settings that have no effect because nothing is sharded."""
     strategy = topology.strategy
     if strategy.shard is not Shard.NONE:
         return

@@ -32,7 +32,7 @@ class StrategySetting:
     if_unset: str = ""
     """Text that the editor shows in the empty field of a setting whose default is None."""
     is_essential: bool = False
-    """Whether a run could not work without the setting, so that it is an error under other strategies."""
+    """Whether runs that use the setting cannot work without it. Other strategies then report it as an error."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ExchangeCost:
     durations: Mapping[str, float]
     """Durations by placeholder in units of M/B: the size of the gradients divided by the bandwidth of a host's link."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Other numbers of servers, by placeholder."""
+    """Further numbers in the sentences, such as numbers of servers, by placeholder."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class StrategySpec:
     shared_settings: tuple[str, ...] = ()
     """Keys of `registry.SHARED_SETTINGS` that have an effect."""
     edge_labels: tuple[tuple[str, str], ...] = ()
-    """Labels of the canvas' edges: templates of `{steps}`, and the setting that gives the number."""
+    """Labels of the canvas' edges: templates with `{steps}`, and the setting that gives this number."""
     traffic: Callable[[Participants], Traffic] = lambda participants: Traffic()
     """Returns the edges and groups. There are no edges if required servers are missing."""
     exchange_cost: Callable[[int, int], ExchangeCost | None] = lambda trainers, servers: None

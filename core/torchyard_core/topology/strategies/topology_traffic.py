@@ -15,7 +15,7 @@ def traffic_of(topology: Topology) -> Traffic:
     replicas = replicas_of(topology)
     evaluation = _evaluation(replicas)
     if topology.program.launcher is Launcher.COMMAND:
-        return Traffic(evaluation)  # The framework determines which replicas communicate.
+        return Traffic(evaluation)  # With launcher `command`, the framework determines which replicas communicate.
     strategy = topology.strategy
     spec = spec_of(strategy.kind)
     traffic = spec.traffic(
@@ -30,7 +30,7 @@ def traffic_of(topology: Topology) -> Traffic:
 
 
 def _evaluation(replicas: tuple[Replica, ...]) -> tuple[Bundle, ...]:
-    # The first trainer is the chief, or worker-0 without a chief pool.
+    # The first trainer is the chief, or worker-0 if there is no chief pool.
     chief = next((replica for replica in replicas if replica.role.trains), None)
     if chief is None:
         return ()

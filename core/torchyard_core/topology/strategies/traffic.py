@@ -26,7 +26,7 @@ class Pattern(StrEnum):
     SERVE = "serve"
     """Between each trainer and each server or reducer of the bundle."""
     NEIGHBOURS = "neighbours"
-    """From a group's trainers to those of the next group, rank by rank: Hogwild."""
+    """From a group's trainers to the trainers of the next group, rank by rank: Hogwild."""
     AVERAGE = "average"
     """Between the first trainers of all groups, drawn as a loop: DiLoCo."""
     CHECKPOINTS = "checkpoints"
@@ -44,7 +44,7 @@ class Bundle:
     pattern: Pattern
     sources: tuple[str, ...]
     targets: tuple[str, ...]
-    """Names of replicas; those of `sources` for a ring and an average."""
+    """Names of replicas. For RING and AVERAGE, they are the same as `sources`."""
     in_step: bool = True
     """Whether steps wait for this exchange, unlike exchanges of asynchronous strategies or of checkpoints."""
 

@@ -71,14 +71,15 @@ def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRec
 
 
 def unbooked_boxes(picture: DisplayList, axis: Axis, gpu: str) -> list[QRectF]:
-    """Returns the boxes for a GPU's use without a booking. If such use goes on, the last box extends to now."""
+    """Returns the boxes for a GPU's use without a booking. If this use continues, the last box extends to now."""
     row = picture.lanes.lane_of.get(gpu)
     if row is None:
         return []
     times = list(picture.usage.unbooked.get(gpu, ()))
     use = picture.used_now.get(gpu)
     if use is not None and picture.now is not None:
-        # A record that ended shortly before `use.since` belongs to the same use: agents report every few minutes.
+        # A record that ended shortly before `use.since` belongs to the same use, because agents report only every few
+        # minutes.
         begin = min((time.start for time in times if time.end >= use.since - REPORTED_WITHIN), default=use.since)
         begin = min(begin, use.since, picture.now - timedelta(seconds=1))
         times = merge([*times, Interval(begin, picture.now)])

@@ -1,7 +1,7 @@
 """Cache of the rounded corners of blocks.
 
 `drawRoundedRect` costs 0.2 ms, and a calendar draws thousands of blocks. The corners are therefore drawn once for each
-look and copied; the rest of a block is filled.
+appearance of a block and then copied. The rest of a block is filled.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ READABLE = 42
 class BlockLabel:
     """Texts of a block. Any of them may be empty.
 
-    `title` is in bold, `more` is below or after the title or alone, `initial` is that of the owner, and `outside` is
-    beside a narrow block.
+    `title` is in bold. `more` is below or after the title, or stands alone. `initial` is the owner's initial, and
+    `outside` is beside a narrow block.
     """
 
     title: str = ""

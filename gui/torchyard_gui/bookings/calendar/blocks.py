@@ -17,8 +17,9 @@ from torchyard_gui.bookings.calendar.lanes import Lanes, Row
 HUES = 5
 LEAST_HELD = timedelta(minutes=1)
 SHORTEST_SHOWN = timedelta(minutes=5)
-"""Duration below which idle times and uses without a booking are not shown, since programs that start or stop cause
-them.
+"""Minimum duration of the idle times and uses without a booking that are shown.
+
+Programs that start or stop cause shorter ones.
 """
 
 
@@ -36,7 +37,10 @@ class Block:
 
 
 def is_shown(booking: Booking) -> bool:
-    """Returns whether a booking is shown. Cancelled bookings and those released within `LEAST_HELD` are not."""
+    """Returns whether a booking is shown.
+
+    Bookings that were cancelled, or released within `LEAST_HELD`, are not shown.
+    """
     return booking.is_live or (booking.state is not State.CANCELLED and booking.duration >= LEAST_HELD)
 
 
@@ -111,13 +115,13 @@ class Usage:
     unbooked: Mapping[str, Sequence[Interval]]
     """Intervals of use without a booking, by GPU."""
     idle: Mapping[str, Sequence[Interval]]
-    """Intervals by booking in which none of its GPUs was in use, as far as the hosts were observed."""
+    """For each booking, the intervals in which none of its GPUs was in use, as far as the hosts were observed."""
 
 
 class UsageBuilder:
     """Computes `Usage` incrementally.
 
-    While the records of use stay the same, only changed and current bookings are compared with them.
+    While the usage records stay the same, only changed and current bookings are compared with them.
 
     Hosts are not watched all the time, and unwatched time is not regarded as idle. Idle time is the time that an agent
     reports as idle, the past time of a booking that was released as unused (`NO_SHOW`), and the time in which none of
@@ -229,9 +233,9 @@ def _long(times: Iterable[Interval]) -> list[Interval]:
 
 
 def strip_of(block: Block, used: Mapping[str, Sequence[Interval]]) -> tuple[tuple[float, float, float], ...]:
-    """Returns the use of the block's lanes over time, as (start, end, share of the lanes in use).
+    """Returns the use of the block's lanes over time, as (start, end, fraction of the lanes in use).
 
-    Shares of 0 are omitted.
+    Intervals in which no lane is in use are omitted.
     """
     changes: dict[float, int] = defaultdict(int)
     for slot in block.slots:

@@ -66,7 +66,10 @@ class CalendarGeometry(QAbstractScrollArea):
         return QPointF(position.x() - M.lane_header, self._content_y(position))
 
     def show_rows(self, top: int, bottom: int) -> None:
-        """Scrolls until the rows from `top` to `bottom` are visible; upwards, by the height of a heading more."""
+        """Scrolls until the rows from `top` to `bottom` are visible.
+
+        Scrolling up goes further by the height of a host's heading.
+        """
         bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
         if top < bar.value():
             bar.setValue(max(0, top - M.host_row))

@@ -78,7 +78,8 @@ class CalendarPainter:
 class SnapshotCache:
     """Cache of the painted viewport. Call `forget` after each change of what is painted.
 
-    The viewport is requested at each use: Python objects of the viewports that Qt creates become invalid at times.
+    The viewport is requested at each use, because a stored Python object of a viewport that Qt created can become
+    invalid.
     """
 
     def __init__(self, view: QAbstractScrollArea, paint: Callable[[QPainter, QRectF], None]):

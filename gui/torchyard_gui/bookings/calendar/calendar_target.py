@@ -21,7 +21,7 @@ from torchyard_gui.bookings.calendar.lanes import Row
 from torchyard_gui.bookings.calendar.time_axis import Axis
 
 Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
-"""Returns why GPUs cannot be booked from start to end, or ""; the booking is the one that is changed, if any."""
+"""Returns why GPUs cannot be booked from start to end, or "" if they can. The booking is the one to change, or None."""
 
 
 class GestureTarget(Protocol):
@@ -36,8 +36,7 @@ class GestureTarget(Protocol):
     def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         """Shows a preview of a booking with its times and, if it would be refused, the reason.
 
-        Returns:
-            The reason for the refusal, or "".
+        Returns: The reason for the refusal, or "" if there is none.
         """
 
     def end_preview(self) -> None:

@@ -128,7 +128,7 @@ class CalendarView(CalendarGeometry):
 
     @property
     def selection(self) -> str:
-        """The ID of the selected booking, or ""."""
+        """The ID of the selected booking, or "" if none is selected."""
         return self._selected
 
     @property
@@ -137,7 +137,7 @@ class CalendarView(CalendarGeometry):
 
     @property
     def ghost(self) -> Overlay | None:
-        """The preview of the current drag or keyboard edit, or None."""
+        """The preview of the current drag or keyboard edit, or None if there is none."""
         return self._ghost
 
     def select(self, booking_id: str) -> None:
@@ -163,7 +163,7 @@ class CalendarView(CalendarGeometry):
         """
         was = self.gesture is not None or self.edit is not None or self.cursor_ is not None
         if self._mouse.cancel():
-            pass  # Esc ends a gesture before it ends a keyboard edit.
+            pass  # Esc first ends a gesture, and only then a keyboard edit.
         elif self.edit is not None:
             self.edit = None
             self.end_preview()
@@ -311,7 +311,7 @@ class CalendarView(CalendarGeometry):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._mouse.cancel()  # The days have new positions, so the pointer is over a different time.
+            self._mouse.cancel()  # A new width moves the days, so the pointer is over a different time.
         self.still.forget()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:
@@ -329,7 +329,7 @@ class CalendarView(CalendarGeometry):
         return super().viewportEvent(event)
 
     def tooltip_at(self, position: QPoint) -> str:
-        """Returns the tool tip at a position, or "".
+        """Returns the tool tip at a position, or "" if there is none.
 
         It contains the time zone, the details of a booking, the use of a GPU without a booking, or the name of a host.
         """
@@ -352,7 +352,7 @@ class CalendarView(CalendarGeometry):
         return " · ".join(filter(None, (row.host, self.picture.host_notes.get(row.host, ""))))
 
     def _use_tooltip(self, position: QPoint) -> str:
-        """Returns who uses a GPU without a booking, if the position is over its heading or the mark of the use."""
+        """Returns who uses a GPU without a booking, if the position is over the GPU's heading or the use's mark."""
         row = self.row_at(position)
         use = self.picture.used_now.get(row.slots[0].id) if row is not None and row.is_lane else None
         if row is None or use is None:

@@ -35,18 +35,18 @@ class DisplayList:
     folded: Mapping[str, tuple[tuple[Interval, int], ...]] = field(default_factory=dict)
     dimmed: frozenset[str] = frozenset()
     notes: Mapping[str, str] = field(default_factory=dict)
-    """A note about a booking's idle time, by booking ID."""
+    """Notes about the idle time of bookings, by booking ID."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """The mark of a host's state, by host."""
+    """The marks of the hosts' states, by host."""
     host_notes: Mapping[str, str] = field(default_factory=dict)
-    """The GPU model of a host, the number of its GPUs if models differ, or the number of its CPU cores, by host."""
+    """A note about each host: the GPU model, the number of GPUs if models differ, or the number of CPU cores."""
     person: str = ""
     zone: str = "UTC"
     now: datetime | None = None
     used_now: Mapping[str, UseNow] = field(default_factory=dict)
     """Current use without a booking, by slot."""
     by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
-    """The blocks of each lane in order of their start, by the lane's top."""
+    """The blocks of each lane in order of their start. Keys are the tops of lanes."""
 
     def following(self, block: Block) -> tuple[Block, ...]:
         """Returns the next block on the block's first lane, if there is one."""
@@ -199,7 +199,7 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
     if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
         return None
     if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
-        return None  # The texts of blocks depend on the current time.
+        return None  # The texts of blocks depend on the current minute.
     if any(getattr(before, name) != getattr(after, name) for name in same):
         return None
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}

@@ -70,7 +70,7 @@ class MoveBooking(_Edit):
         if not self._has_started(position):
             return
         begin = self._start + self._target.second_at(position) - self._grip
-        # A drag that only changes the lane keeps the exact time, even if the time is not on the grid.
+        # A drag that changes only the lane keeps the exact time, even if the time is not on the grid.
         far = abs(begin - self._start) >= self._target.drag_step() / 2
         shift = self._target.snapped(begin) - self._start if far else 0.0
         held = self._shifted(self._number(position) - self._lane), self._start + shift, self._end + shift
@@ -94,7 +94,7 @@ class MoveBooking(_Edit):
         return tuple(sorted([*stay, *(self._lanes[number + lanes] for number in numbers.values())]))
 
     def _number(self, position: QPoint) -> int:
-        """Returns the index of the lane at a position, or 0 without lanes."""
+        """Returns the index of the lane at a position, or 0 if there are no lanes."""
         row = self._target.lane_at(position)
         return self._lanes.index(row.slots[0].id) if row is not None else 0
 
@@ -156,7 +156,7 @@ class DrawBooking(_Drag):
         first, last = sorted(edges)
         held = gpus, first, max(last, first + self._target.drag_step())
         if held != self._held:
-            # The refusal is computed once per step and lane, not once per pixel.
+            # The refusal is computed once per step and lane instead of once per pixel.
             self._held = held
             self._reason = self._target.show_preview(*held, None, position)
 

@@ -60,7 +60,7 @@ class Lanes:
         return tuple(row for row in self.rows[first : bisect_right(self._tops, bottom)] if row.bottom > top)
 
     def lane_at(self, y: float) -> Row | None:
-        """Returns the lane at a vertical position in pixels, or None without lanes.
+        """Returns the lane at a vertical position in pixels, or None if there are no lanes.
 
         On a heading or a folded host, and above all rows, the next lane below is returned. If there is none, and below
         all rows, the last lane is returned.
@@ -126,7 +126,8 @@ def short_model(slot: Slot) -> str:
     name = re.sub(r"(?i)\b(nvidia|geforce|amd|instinct|tesla|quadro)\b", "", slot.model)
     name = re.sub(r"(?i)[- ]?(\d+ ?GB).*$", "", name)
     name = re.sub(r"(?i)[- ](sxm\d*|pcie|hbm\d*e?)\b.*$", "", name).strip(" -")
-    # Vendors specify memory in GiB, and the GPU reserves a part of it.
+    # Vendors give the memory in GiB, of which the GPU reserves a part. Rounding to whole GiB restores the vendor's
+    # number.
     gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
     return f"{name} {gigabytes} GB".strip() if gigabytes else name
 

@@ -35,7 +35,7 @@ class MouseInput:
 
     @property
     def lifted(self) -> str:
-        """The ID of the booking being moved or resized, or ""."""
+        """The ID of the booking being moved or resized, or "" if there is none."""
         return self.gesture.booking.id if isinstance(self.gesture, MoveBooking | ResizeBooking) else ""
 
     def press(self, position: QPoint) -> None:
@@ -114,13 +114,13 @@ class MouseInput:
         self._target.still.forget()
 
     def _clicked(self, position: QPoint) -> None:
-        """Sets a keyboard cursor of one hour at the clicked time."""
+        """Moves the keyboard cursor to the clicked lane and time. The cursor is one hour long."""
         target = self._target
         row = target.lane_at(position)
         if row is not None:
             lane = target.picture.lanes.lanes.index(row)
             step = target.drag_step()
-            start = target.snapped(target.second_at(position) - step / 2)  # The start of the cell under the pointer.
+            start = target.snapped(target.second_at(position) - step / 2)  # Rounds down to the grid
             target.set_cursor(Cursor(lane, lane, start, start + HOUR))
 
     def _hover(self, position: QPoint) -> None:

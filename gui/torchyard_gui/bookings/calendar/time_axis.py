@@ -17,7 +17,10 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 Span = Literal["day", "week", "month", "agenda"]
 DAYS_BEFORE = 2
-"""Number of days of a week before the chosen one. It is small because most bookings of interest lie ahead."""
+"""Number of days before the chosen day in the view of a week.
+
+It is small because most bookings of interest lie ahead.
+"""
 AGENDA_DAYS = 28
 STEP_S = 15 * 60
 """Finest step in seconds of drags, and step of the keyboard cursor."""
@@ -129,10 +132,7 @@ def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
 
 
 def drag_step(span: Span, *, is_fine: bool = False) -> float:
-    """Returns the grid step of a drag in seconds, which is large enough to aim at.
-
-    If `is_fine`, it is a quarter of an hour.
-    """
+    """Returns the grid step of a drag in seconds. Each step is wide enough to be hit with the mouse."""
     if is_fine or span == "day":
         return STEP_S
     return 3600 if span == "week" else 6 * 3600

@@ -76,7 +76,7 @@ class DragTooltip(QLabel):
     def say(self, text: str, at: QPoint, *, is_bad: bool) -> None:
         self.setText(text)
         set_ink(self, "fail" if is_bad else "")
-        # A stored Python object of the viewport would become invalid.
+        # The viewport is requested at each call, because a stored Python object of it could become invalid.
         ground = self.parentWidget()
         assert ground is not None
         room = ground.rect()

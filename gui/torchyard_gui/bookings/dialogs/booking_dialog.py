@@ -126,7 +126,7 @@ class BookingDialog(QDialog):
         return None if isinstance(found, dict) else found
 
     def rule(self) -> str:
-        """Returns the recurrence rule (RRULE), or "" without repetition."""
+        """Returns the recurrence rule (RRULE), or "" if there is no repetition."""
         number = self.repeat.findText(self.repeat.currentText())
         rule: str = self.repeat.itemData(number) if number >= 0 else self.repeat.currentText().strip()
         often = self.times.text().strip()
@@ -254,7 +254,7 @@ class BookingDialog(QDialog):
         rows.addWidget(self.stop)
         rows.addWidget(self.problem)
         rows.addLayout(self.ways)
-        rows.addStretch()  # Takes up the space of hidden rows.
+        rows.addStretch()
         buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
         self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)

@@ -133,7 +133,7 @@ class TeamCalendarDialog(QDialog):
             self._run(lambda team: team.join(url, password, copy=copy), self._joined)
 
     def leave(self) -> None:
-        """Returns to the private calendar."""
+        """Switches back to the private calendar."""
         self._run(lambda team: team.leave(), lambda _: self._close(self.tr("You use the calendar on this computer.")))
 
     @property
@@ -249,7 +249,7 @@ class TeamCalendarDialog(QDialog):
         home = self.model.home
 
         def act() -> Result:
-            # The database libraries are imported on this thread.
+            # The database libraries are slow to import, so this thread imports them.
             from torchyard_core.app.team_calendar import TeamCalendar
 
             return work(TeamCalendar(home))
@@ -268,7 +268,7 @@ class TeamCalendarDialog(QDialog):
 
     def _set_busy(self, busy: bool) -> None:
         if busy:
-            self._focused = self.focusWidget()  # A disabled button loses the focus.
+            self._focused = self.focusWidget()  # A button loses the focus when it is disabled.
         for button in (self.ok, self.test_button, self.leave_button):
             button.setEnabled(not busy)
         if not busy and self._focused is not None:
@@ -286,7 +286,7 @@ def _joined_calendar(home: Home) -> tuple[str, str]:
     try:
         url = read_user_settings(home.settings_file).bookings_url or ""
     except TorchyardError:
-        return "", ""  # The page reports the error.
+        return "", ""  # The page already reports the error.
     role, _, address = url.partition("://")[2].rpartition("@")
     return unquote(role), "" if url.startswith("sqlite") else address
 

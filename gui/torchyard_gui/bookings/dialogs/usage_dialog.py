@@ -104,7 +104,7 @@ class UsageDialog(QDialog):
         for column in range(self.table.columnCount()):
             side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
             head = self.table.horizontalHeaderItem(column)
-            assert head is not None  # The header labels were set immediately before.
+            assert head is not None  # setHorizontalHeaderLabels() created the item.
             head.setTextAlignment(side | Qt.AlignmentFlag.AlignVCenter)
         self.table.setRowCount(len(rows))
         for number, row in enumerate(rows):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 PASSED_FOR = timedelta(minutes=1)
-"""Maximum time since the start of a slot that is still offered."""
+"""A free slot is offered until this time after its start."""
 
 
 class DrawerController(QObject):
@@ -98,7 +98,7 @@ class DrawerController(QObject):
         if was is not None:
             was.hide()
         if was is self.details:
-            self.surface.select_quietly("")  # Another click on the booking then opens the details again.
+            self.surface.select_quietly("")  # Clicking the same booking again then opens the details again.
         self._forget_fits()
         self.changed.emit()
         if focus:

@@ -31,7 +31,7 @@ from torchyard_gui.widgets.screen_reader import announce
 SOON_MS = 250
 NAMES = 112
 EARLIER = timedelta(minutes=1)
-"""Minimum difference between two starts for a slot to count as the earlier one."""
+"""A slot counts as earlier than another one only if it starts earlier by at least this time."""
 SAME_WITHIN = timedelta(minutes=15)
 
 
@@ -185,7 +185,7 @@ class FindSlotDrawer(Drawer):
         self.choose(chosen)
         if has_focus:  # The focus would otherwise be lost with the deleted cards.
             target = self.cards[chosen] if self.cards else self.count
-            target.show()  # A hidden widget takes no focus, and a layout shows new widgets later.
+            target.show()  # A hidden widget cannot take the focus, and the layout shows new widgets only later.
             target.setFocus()
         self._announce()
 

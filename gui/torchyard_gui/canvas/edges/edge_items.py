@@ -22,7 +22,7 @@ BACK_TO_BACK, SMALLER = 5.0, 0.75
 PALE = 0.4
 CHOSEN_ON_TOP = 1.0
 REACH = QPen(Qt.GlobalColor.transparent, 2 * (ARROW + 2))
-"""Transparent pen that is wide enough for the bounds of an item to include its ports and arrows."""
+"""A transparent pen, wide enough that the bounds of an item include its ports and arrows."""
 
 
 class EdgeItem(QGraphicsPathItem):
@@ -125,7 +125,7 @@ def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
 
 
 ABOVE = 0.5
-"""Z value of a trunk with its label, above that of hops without a selected replica."""
+"""Z value of a trunk with its label. It is above hops, except hops of a selected replica."""
 THICK = 1.5
 """Additional width of a trunk that stands for many edges."""
 

@@ -92,7 +92,7 @@ class EdgeLayer:
 
 
 def _label_at(hop: Hop, wiring: HostTraffic) -> tuple[str, ...]:
-    """Returns the lines of a label: narrow ones in a gutter between columns, or a single line elsewhere."""
+    """Returns the lines of a label: several narrow lines in a gutter between columns, or a single line elsewhere."""
     label = wiring.label if wiring.neighbours or wiring.average else ()
     is_across = bool(arrow_at(hop.points)[1][0])
     is_straight = len(hop.points) == 2

@@ -41,7 +41,10 @@ class Port:
     at: Point
     away: tuple[int, int]
     aside: float
-    """Offset from the main port: the middle of an upper or lower border, or `Grid.port_height` on a side."""
+    """Distance from the main port of the same border.
+
+    The main port is in the middle of an upper or lower border, and at `Grid.port_height` on a side.
+    """
 
 
 class Gutters:
@@ -173,8 +176,8 @@ class Gutters:
         """Yields each free port of a rack.
 
         Yields:
-            Two pairs: the first node outside the rack with the outward direction, and the cost of the path to that
-            node, including the cost of the port, with the port.
+            A pair of the first node outside the rack and the outward direction, and a pair of the cost of the path to
+                that node, including the cost of the port, and the port.
         """
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):

@@ -20,7 +20,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
 
 Fits = Callable[[list[str], str], str]
-"""Returns why replicas cannot go to a target, or ""."""
+"""Returns why replicas cannot go to a target, or "" if they can."""
 Effect = Callable[[list[str], str], str]
 """Returns what a drop of replicas on a target does or would do, or "" if it changes nothing."""
 
@@ -71,7 +71,7 @@ class DragChips(Gesture):
 
     @property
     def caption(self) -> str:
-        """The text of the preview at the pointer, or ""."""
+        """The text of the preview at the pointer, or "" if there is none."""
         return self._ghost.caption if self._ghost is not None else ""
 
     def move(self, position: QPoint) -> None:

@@ -66,7 +66,7 @@ class DropRole(Gesture):
 
 
 MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
-"""Returns the effect of a machine type on the pools of replicas as a sentence, and whether it is possible."""
+"""Returns the effect of a machine type on the pools of replicas as a sentence, and whether the type can be applied."""
 
 
 class DropMachine(Gesture):
@@ -147,5 +147,5 @@ MACHINE_MIME = "application/x-torchyard-machine"
 
 
 def dragged_text(data: QMimeData, kind: str) -> str:
-    """Returns the text that a drag carries under a MIME type, or ""."""
+    """Returns the text that a drag carries under a MIME type, or "" if there is none."""
     return bytes(data.data(kind).data()).decode("utf-8", "replace") if data.hasFormat(kind) else ""

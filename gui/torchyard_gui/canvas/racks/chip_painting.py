@@ -58,7 +58,7 @@ def paint_chip(
     level: Level = Level.FULL,
     live: bool = False,
 ) -> None:
-    """Paints all pieces of a replica. The further pieces repeat only the badge and the number of the first."""
+    """Paints all pieces of a replica's chip. The pieces after the first repeat only its badge and number."""
     if state.lifted:
         painter.setOpacity(0.35)
     tint = _tint(look)

@@ -17,7 +17,7 @@ from torchyard_gui.canvas.racks.layout import RackLayout, group_columns, lay_gro
 from torchyard_gui.widgets.next_steps import quoted
 
 TRAY = ""
-"""Key of the tray in mappings of racks, which no host can have."""
+"""Key of the tray in mappings of racks. No host can have this name."""
 
 
 @dataclass(frozen=True, slots=True)

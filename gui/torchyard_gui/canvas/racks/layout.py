@@ -42,7 +42,7 @@ class RackLayout:
     rule: float = 0
     """Vertical position of the line above the footer."""
     words: Box | None = None
-    """The box of the tray for the reasons."""
+    """The box in the tray for the texts of the reasons."""
     width: float = M.rack
 
     @property
@@ -57,7 +57,7 @@ class RackLayout:
         return min(tops, default=self.rule)
 
     def slot_at(self, x: float, y: float) -> int | None:
-        """Returns the index of the GPU whose slot is at a point, or None.
+        """Returns the index of the GPU whose slot is at a point, or None if there is none.
 
         The position is computed without a search, because this method is called on every mouse move.
         """
@@ -217,7 +217,7 @@ class Grid:
         return {(cell.row, cell.column): cell for cell in self.cells}
 
     def cell_at(self, x: float, y: float) -> Cell | None:
-        """Returns the cell at a point, or None.
+        """Returns the cell at a point, or None if there is none.
 
         The position is computed without a search, because this method is called on every mouse move.
         """

@@ -67,7 +67,7 @@ class RackItem(QGraphicsRectItem):
             self.update()
 
     def set_states(self, states: Mapping[str, ReplicaLiveState] | None) -> None:
-        """Sets the live states of the replicas; None shows the design."""
+        """Sets the live states of the replicas; None shows the edited topology."""
         old, self._states = self._states, states
         if states is None or old is None:
             if states is not old:
@@ -105,14 +105,17 @@ class RackItem(QGraphicsRectItem):
         return self.content.layout.chips.get(name, ())
 
     def chip_at(self, x: float, y: float) -> str:
-        """Returns the name of the replica at a point, or ""."""
+        """Returns the name of the replica at a point, or "" if there is none."""
         if level_of(self._zoom) is Level.TILE:
             return next((name for name, box in cells(self.content, self._zoom) if box.has(x, y)), "")
         boxes = self.content.layout.chips.items()
         return next((name for name, pieces in boxes if any(box.has(x, y) for box in pieces)), "")
 
     def slot_at(self, x: float, y: float) -> int | None:
-        """Returns the index of the GPU whose slot is at a point, or None; at a zoom that shows tiles, it is None."""
+        """Returns the index of the GPU whose slot is at a point.
+
+        Returns None elsewhere, and if racks are shown as tiles.
+        """
         return None if self._is_tile else self.content.layout.slot_at(x, y)
 
     def tooltip_at(self, x: float, y: float) -> str:

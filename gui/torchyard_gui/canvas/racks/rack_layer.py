@@ -122,7 +122,7 @@ class RackLayer(Mapping[str, RackItem]):
             self.headings[name].set_box(box)
 
     def holder_of(self, name: str) -> RackItem | None:
-        """Returns the rack with the chip of a replica, or None."""
+        """Returns the rack with the chip of a replica, or None if there is none."""
         return self._items.get(self._key_of.get(name, "?"))
 
     def rect_of(self, name: str) -> QRectF:
@@ -148,7 +148,7 @@ class RackLayer(Mapping[str, RackItem]):
         return self._items[cell.key] if cell is not None else None
 
     def replica_at(self, point: QPointF) -> str:
-        """Returns the name of the replica at a point, or ""."""
+        """Returns the name of the replica at a point, or "" if there is none."""
         item = self.rack_at(point)
         return item.chip_at(point.x() - item.x(), point.y() - item.y()) if item is not None else ""
 

@@ -1,6 +1,6 @@
 """Painting of racks as tiles: the name, and a cell for each GPU and for each replica without a GPU.
 
-In a design, a cell shows the role of the replica; in a live run, its shade shows the load.
+In an edited topology, a cell shows the role of the replica. In a live run, the shade of the cell shows the load.
 """
 
 from __future__ import annotations

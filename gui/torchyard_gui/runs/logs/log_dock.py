@@ -206,7 +206,7 @@ class LogDock(QWidget):
         self._last.setText("")
         run, picture = self._run_feed.run, self._run_feed.picture
         self._feeds = {(name, host, rank): self._model.log(run, host, name, rank) for name, host, rank in wanted}
-        # Each log is named like its file on the host.
+        # Each log has the name of its file on the host.
         names = [name if picture.ranks_of(name) == 1 else f"{name}.{rank}" for name, _, rank in wanted]
         self.view.set_feeds(list(self._feeds.values()), names)
         count = sum(picture.ranks_of(name) for name in self.replica.names if name in picture.tracks)

@@ -23,7 +23,7 @@ class LogLoader(QObject):
     """Emitted when a requested page has arrived, or when the problem of a log has ended."""
     ended_changed = Signal()
     problem_changed = Signal(str)
-    """Emitted with the current problem, or ""."""
+    """Emitted with the current problem, or "" if there is none."""
     counted = Signal()
     """Emitted when the matches of a search were counted."""
 
@@ -63,7 +63,7 @@ class LogLoader(QObject):
         """Searches for the next match of a text. A search in progress is replaced.
 
         Args:
-            done: Called with the place of the match, or None.
+            done: Called with the place of the match, or None if there is none.
         """
         self.cancel_search()
         if self.matches is not None and self.matches.text == text:

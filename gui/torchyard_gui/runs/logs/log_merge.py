@@ -20,7 +20,7 @@ Place = tuple[float, int, int]
 TOP: Place = (-1.0, -1, 0)
 END: Place = (math.inf, -1, 0)
 LEAST_KEPT = 3
-"""Number of blocks that each log may keep at least, regardless of the number of logs."""
+"""Minimum number of blocks that each log may keep, regardless of the number of logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,10 @@ class MergedLog:
         return self._logs[number].pieces.size if first is None else first
 
     def lines(self, place: Place, count: int) -> list[PlacedLine]:
-        """Returns at most `count` lines that begin at or after a place. Raises MissingPages."""
+        """Returns at most `count` lines that begin at or after a place.
+
+        Raises MissingPages if pages must be loaded first.
+        """
         heads = [self.place(number, begin) for number, begin in self._each(self._first, place) if begin is not None]
         heapq.heapify(heads)
         found: list[PlacedLine] = []
@@ -120,7 +123,10 @@ class MergedLog:
         return found
 
     def back(self, place: Place, count: int) -> Place:
-        """Returns the place `count` lines before a place, or the place of the first line. Raises MissingPages."""
+        """Returns the place `count` lines before a place, or the place of the first line.
+
+        Raises MissingPages if pages must be loaded first.
+        """
         before = [self._before(number, begin) for number, begin in self._each(self._last, place) if begin is not None]
         heapq.heapify(before)
         for _ in range(count):
@@ -136,11 +142,17 @@ class MergedLog:
         return place
 
     def last_page(self, count: int) -> Place:
-        """Returns the place from which `count` lines remain until the end. Raises MissingPages."""
+        """Returns the place from which `count` lines remain until the end.
+
+        Raises MissingPages if pages must be loaded first.
+        """
         return self.back(END, count)
 
     def line_with(self, number: int, offset: int) -> Place:
-        """Returns the place of the line that contains the byte at `offset` of a log. Raises MissingPages."""
+        """Returns the place of the line that contains the byte at `offset` of a log.
+
+        Raises MissingPages if pages must be loaded first.
+        """
         with _of(number):
             return self.place(number, self._logs[number].pieces.begin_of_line(offset))
 
@@ -151,7 +163,7 @@ class MergedLog:
     def near(self, share: float) -> Place:
         """Returns the place of a line such that about the fraction `share` of all bytes is before it.
 
-        Raises MissingPages.
+        Raises MissingPages if pages must be loaded first.
         """
         wanted = share * self.size
         logs = [log.times for log in self._logs]
@@ -183,7 +195,7 @@ class MergedLog:
         return (-when, -number, -begin)
 
     def _first(self, number: int, place: Place) -> int | None:
-        """Returns the offset of the first line of a log at or after a place, or None."""
+        """Returns the offset of the first line of a log at or after a place, or None if there is none."""
         pieces, offset = self._logs[number].pieces, self.offset(number, place)
         if offset >= pieces.size:
             return None
@@ -195,7 +207,7 @@ class MergedLog:
         return begin if begin < pieces.size else None
 
     def _last(self, number: int, place: Place) -> int | None:
-        """Returns the offset of the last line of a log before a place, or None."""
+        """Returns the offset of the last line of a log before a place, or None if there is none."""
         first = self._first(number, place)
         pieces = self._logs[number].pieces
         end = pieces.size if first is None else first

@@ -14,7 +14,7 @@ MOST_READ = 64 * 1024 * 1024
 
 
 class LogSearch:
-    """Search for the nearest match. `done` is called with the place of the match, or None.
+    """Search for the nearest match. `done` is called with the place of the match, or None if there is none.
 
     With several logs, the next page is always read from the log in which the search has progressed least, until no log
     can contain a nearer match.
@@ -150,7 +150,7 @@ class LogMatches:
     def _took(self, number: int, low: int, data: bytes, size: int) -> None:
         if self._cancelled:
             return
-        if not data:  # The log is shorter than announced.
+        if not data:  # The log is shorter than the host announced.
             self._busy = False
             self._changed()
             return

@@ -42,7 +42,7 @@ class LogView(QAbstractScrollArea):
     matches_counted = Signal()
     """Emitted when `match_number` and `match_count` are known."""
     problem_changed = Signal(str)
-    """Emitted with the current problem, or ""."""
+    """Emitted with the current problem, or "" if there is none."""
     last_line_changed = Signal(str)
     log_wanted = Signal(str)
     """Emitted with the name of the log to show alone."""
@@ -137,7 +137,10 @@ class LogView(QAbstractScrollArea):
 
     @property
     def match_count(self) -> tuple[int, bool] | None:
-        """The number of lines with matches and whether all were counted; None during the count or without a search."""
+        """The number of lines with matches, and whether all lines were counted.
+
+        None during the count, or if there is no search.
+        """
         matches = self._reading.matches if self._reading is not None else None
         return None if matches is None or matches.is_counting else (matches.total, matches.is_complete)
 
@@ -286,7 +289,7 @@ class LogView(QAbstractScrollArea):
             if self._following:
                 return
         try:
-            # The additional line is partly visible at the lower edge.
+            # One additional line is requested, which is partly visible at the lower edge.
             self._lines = self._log.lines(self._top, rows + 1)
         except MissingPages as missing:
             self._reading.ask(missing.pieces)
@@ -333,7 +336,7 @@ class LogView(QAbstractScrollArea):
         self._lay_out()
 
     def _when_here(self, go: Callable[[], None]) -> None:
-        """Scrolls now, or once missing pages are loaded."""
+        """Scrolls by calling `go`. If pages are missing, requests them and tries again once they are loaded."""
         try:
             go()
         except MissingPages as missing:

@@ -76,7 +76,10 @@ class PagedLog:
             self._blocks.popitem(last=False)
 
     def lines(self, begin: int, count: int) -> list[Line]:
-        """Returns at most `count` lines, starting with the line at `begin`. Raises MissingPage."""
+        """Returns at most `count` lines, starting with the line at `begin`.
+
+        Raises MissingPage if a block must be loaded first.
+        """
         found: list[Line] = []
         while len(found) < count and begin < self.size:
             line = self._line(begin)
@@ -85,7 +88,10 @@ class PagedLog:
         return found
 
     def begin_of_line(self, offset: int) -> int:
-        """Returns the offset of the line that contains the byte at `offset`. Raises MissingPage."""
+        """Returns the offset of the line that contains the byte at `offset`.
+
+        Raises MissingPage if a block must be loaded first.
+        """
         offset = min(max(0, offset), self.size)
         lowest = max(0, offset - LONGEST)
         data = self._read(lowest, offset)
@@ -93,7 +99,10 @@ class PagedLog:
         return lowest + newline + 1 if newline >= 0 else lowest
 
     def back(self, begin: int, count: int) -> int:
-        """Returns the offset of the line `count` lines before the one at `begin`, or 0. Raises MissingPage."""
+        """Returns the offset of the line `count` lines before the one at `begin`, or 0.
+
+        Raises MissingPage if a block must be loaded first.
+        """
         for _ in range(count):
             if begin <= 0:
                 break
@@ -101,7 +110,7 @@ class PagedLog:
         return begin
 
     def last_page(self, count: int) -> int:
-        """Returns the offset of the last `count` lines. Raises MissingPage."""
+        """Returns the offset of the last `count` lines. Raises MissingPage if a block must be loaded first."""
         return self.back(self.size, count)
 
     def _line(self, begin: int) -> Line:

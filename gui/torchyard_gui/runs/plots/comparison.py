@@ -34,7 +34,7 @@ from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 MOST_RUNS = FEEDS
-"""Maximum number of runs, which is that of the feeds that the model keeps open."""
+"""Maximum number of runs. The model keeps this number of feeds open."""
 EVERY_MS = 500
 """Shortest interval in milliseconds between two drawings of live runs."""
 KINDS = ("loss", "throughput")

@@ -80,7 +80,7 @@ class Crosshair(QObject):
         self.refresh()
 
     def move_by(self, share: float) -> None:
-        """Moves the line by a share of the visible range, within that range. A hidden line appears in the middle."""
+        """Moves the line by a fraction of the visible range, within that range. A hidden line appears in the middle."""
         low, high = next(plot for plot in self._plots.values() if plot.isVisible()).getViewBox().viewRange()[0]
         begin = (low + high) / 2 if self.position is None else self.position + share * (high - low)
         self.move_to(min(high, max(low, begin)))

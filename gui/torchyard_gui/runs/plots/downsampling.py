@@ -27,7 +27,7 @@ def extremes(times: Times, values: Values, begin: float, end: float, most: int) 
     low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
     thin_times = np.repeat(times[starts], 2)
     thin_times[1::2] += stretch / 2
-    # The newest point must not be drawn at a time later than its measurement.
+    # The newest point must not be drawn later than the time of its measurement.
     np.minimum(thin_times, times[-1], out=thin_times)
     thin_values = np.empty(2 * len(starts), values.dtype)
     thin_values[::2], thin_values[1::2] = low, high

@@ -74,7 +74,7 @@ class MiniPlot(QWidget):
 
     @property
     def sentence(self) -> str:
-        """The text in place of a line, or ""."""
+        """The text that is shown instead of a line, or "" if there is a line."""
         return "" if self.has_line else self._sentence
 
     def sizeHint(self) -> QSize:
@@ -105,7 +105,7 @@ class MiniPlot(QWidget):
     def _pieces(self, rect: QRectF) -> list[QPolygonF]:
         values = _thinned(self._values, max(2, int(rect.width())))
         known = np.isfinite(values)
-        if known.sum() < 2:  # Downsampling has left at most one point.
+        if known.sum() < 2:  # After the downsampling, fewer than two points remain.
             return []
         low, high = self._range or (float(values[known].min()), float(values[known].max()))
         if self._calm:

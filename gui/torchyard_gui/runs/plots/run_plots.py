@@ -45,9 +45,9 @@ WHOLE_RUN = math.inf
 SPANS = (300.0, 1800.0, 7200.0)
 """Ranges of the time axis to choose from, in seconds."""
 MOST_DISTANCE = 0.02
-"""Maximum distance of a sample from the crosshair, as a share of the time axis."""
+"""Maximum distance of a sample from the crosshair, as a fraction of the time axis."""
 CROSSHAIR_STEP = 0.01
-"""Share of the time axis by which a key moves the crosshair."""
+"""Fraction of the time axis by which a key moves the crosshair."""
 ZOOM = 1.5
 PAN = 0.2
 AFTER_ZOOM_MS = 30
@@ -365,7 +365,7 @@ class Plots(QWidget):
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
-        if kind == "use" and has_gpus:  # The load of CPUs may exceed 100 %, so it has no fixed range.
+        if kind == "use" and has_gpus:  # The use of CPUs may exceed 100 %, so only GPUs have a fixed range.
             wanted = (0.0, 100.0)
         elif (found := bounds([values for values in seen if values is not None])) is None:
             return
@@ -376,7 +376,7 @@ class Plots(QWidget):
         low, high = wanted
         low_now, high_now = view.viewRange()[1]
         room = (high - low) or abs(high) or 1.0
-        # The range is kept while the data fits into it and fills enough of it.
+        # The visible range is kept as long as the data fits into it and fills enough of it.
         if low_now <= low and high <= high_now and high_now - low_now < 1.4 * room:
             return
         view.setYRange(low - 0.06 * room if kind in ("loss", OWN_PLOT) else low, high + 0.06 * room, padding=0)

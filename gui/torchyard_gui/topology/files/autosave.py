@@ -124,7 +124,7 @@ def _was_changed_since(work: UnsavedWork) -> bool:
     """Whether the file was written after the snapshot of its unsaved changes."""
     try:
         return work.path is not None and work.path.stat().st_mtime > work.written_at.timestamp() + 1
-    except OSError:  # The file has been removed.
+    except OSError:  # The file no longer exists.
         return False
 
 

@@ -115,7 +115,7 @@ class FileActions(QObject):
         dialog = self.dialog(self.tr("Save the topology"))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("yaml")
-        # Qt's own question would block, and some desktops show it before the suffix is added.
+        # Qt's own question would block the program, and some desktops ask before the suffix is added.
         dialog.setOption(QFileDialog.Option.DontConfirmOverwrite)
         dialog.selectFile(self._document.path.name if self._document.path is not None else self._first_name())
         dialog.fileSelected.connect(lambda chosen: self._save_as(Path(chosen), then))
@@ -168,7 +168,7 @@ class FileActions(QObject):
         if state == "same":
             self._notices.clear("disk")
         elif self._document.problems and state == "changed" and not self._document.is_modified:
-            # An invalid file without unsaved changes was probably repaired in another program.
+            # If there are no unsaved changes, the invalid file was probably repaired in another program.
             self.reload()
         elif state == "gone":
             text = self.tr("{file} no longer exists. Save the topology to write it again.")

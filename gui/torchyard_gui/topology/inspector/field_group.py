@@ -20,7 +20,7 @@ LEAST_WIDTH = 72
 """Minimum width of a field in pixels, independent of its text, which is elided or wrapped."""
 
 Change = Callable[[str, Any, str], str]
-"""Called with (key, new value, label of the key); returns the reason for a refusal, or ""."""
+"""Called with (key, new value, label of the key). Returns the reason for a refusal, or "" if the value is accepted."""
 
 
 def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:

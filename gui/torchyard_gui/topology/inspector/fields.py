@@ -107,14 +107,14 @@ class LinesField(QPlainTextEdit):
 
     def _fit(self) -> None:
         """Fits the height of the field to its wrapped lines."""
-        # The layout of a plain text document measures its height in lines, not in pixels.
+        # The layout of a plain-text document gives its height in lines, not in pixels.
         shown = min(max(round(self.document().size().height()), LINES[0]), LINES[1])
         self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + 14)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._fit()  # A different width wraps lines differently.
+            self._fit()  # With a different width, the lines wrap differently.
 
     def set_values(self, values: Sequence[Any]) -> None:
         value, same = one_of(values)

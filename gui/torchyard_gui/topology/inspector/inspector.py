@@ -30,7 +30,7 @@ from torchyard_gui.widgets.text_labels import ElidedLabel
 
 
 class Inspector(QFrame):
-    """Panel with two alternative contents: the fields of the topology, or those of the selection."""
+    """Panel with two alternative contents: the fields of the topology, and the fields of the selection."""
 
     wanted = Signal()
     """Emitted before `focus` moves the focus to a field, so that the inspector is shown."""

@@ -110,7 +110,7 @@ class ProgramGroup(QWidget):
         add("tf_master_name", tr("Chief in TF_CONFIG"), master, tr("Name of the chief in TF_CONFIG."))
 
     def _file_folder(self) -> Path | None:
-        """Returns the folder of the file, to which the working folder is relative, or None without a file."""
+        """Returns the folder of the file, to which the working folder is relative, or None if there is no file."""
         return self._editor.document.folder
 
     def _working_folder(self) -> Path | None:

@@ -1,7 +1,7 @@
 """The initial schema: bookings that cannot overlap, regardless of the program that writes them.
 
 SQLite has triggers that raise an error, PostgreSQL an exclusion constraint. In PostgreSQL, row-level security of the
-bookings, the waitlist and the records of use allows roles to read all rows, and members to write only their own rows.
+bookings, the waitlist and the usage records allows roles to read all rows, and members to write only their own rows.
 Members never own a table, since owners are exempt from row-level security.
 """
 

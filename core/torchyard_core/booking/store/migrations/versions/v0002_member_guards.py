@@ -149,9 +149,9 @@ TRIGGERS = [
 def repairs() -> list[str]:
     """Returns statements that repair rows which the new constraints would refuse.
 
-    Times and texts of other rows are limited to the allowed range. Unreadable entries of the waitlist are withdrawn,
-    bookings outside the allowed times are cancelled, and records of use outside the range are deleted. All evidence of
-    idleness is deleted, since earlier versions did not check its author.
+    Unreadable entries of the waitlist are withdrawn, bookings outside the allowed times are cancelled, and usage
+    records outside the allowed range are deleted. Times and texts of all other rows are limited to the allowed range.
+    All evidence of idleness is deleted, since earlier versions did not check its author.
     """
     cut = [
         f"""UPDATE torchyard.{table} SET {column} = least(greatest({column}, {EARLIEST}), {LATEST})
@@ -190,7 +190,8 @@ def repairs() -> list[str]:
 def checks() -> list[str]:
     """Returns statements that add the constraints.
 
-    Those on texts, numbers and rules do not validate existing rows, so that no such row prevents the upgrade.
+    Constraints on texts, numbers and rules are not validated for existing rows, because an invalid row would prevent
+    the upgrade.
     """
     return [
         *(

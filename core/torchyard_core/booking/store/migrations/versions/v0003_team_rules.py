@@ -19,7 +19,7 @@ PATH = "SET search_path = pg_catalog, torchyard, pg_temp"
 LIVE = "('booked', 'active')"
 DEFAULTS = """{"longest_h": 168, "furthest_days": 90, "shortest_min": 15, "quota_gpu_hours": null, "quotas": {},
                "same_day_is_free": true, "windows": [], "groups": {}, "zone": "UTC"}"""
-"""Values of `Rules()` for the rules that the functions apply. They apply until an admin sets rules."""
+"""Values of `Rules()` for the rules that the functions apply. The functions use them until an admin sets rules."""
 
 
 def upgrade() -> None:
@@ -40,7 +40,7 @@ VALUES = [
     f"""CREATE FUNCTION torchyard.team_rules() RETURNS jsonb LANGUAGE sql STABLE {PATH} AS $$
         SELECT '{DEFAULTS}'::jsonb
                || coalesce((SELECT r.body::jsonb FROM torchyard.rules AS r WHERE r.id = 1), '{{}}') $$""",
-    # For a local time that occurs twice, PostgreSQL uses the second moment, Python and RFC 5545 the first.
+    # For a local time that occurs twice, PostgreSQL uses the second moment, whereas Python and RFC 5545 use the first.
     f"""CREATE FUNCTION torchyard.to_utc(wall timestamp, zone text) RETURNS timestamptz LANGUAGE plpgsql STABLE
         {PATH} AS $$
         DECLARE
@@ -177,7 +177,8 @@ RULES = [
                                      gpu.name || ' cannot be booked by ' || person || ' for all of that time');
           END IF;
         END $$""",
-    # The lock serialises the transactions of a person, so each counts the bookings made by the earlier transactions.
+    # The lock serialises the transactions of a person, so each transaction counts the bookings made by the earlier
+    # ones.
     f"""CREATE FUNCTION torchyard.refuse_quota(booking text) RETURNS void LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           rules CONSTANT jsonb := torchyard.team_rules();
@@ -285,18 +286,20 @@ RULES = [
         END $$""",
 ]
 TRIGGERS = [
-    # The trigger runs before those of windows and quotas, as in Python, and after the constraints that limit times.
+    # As in Python, this trigger runs before the triggers of windows and quotas. It runs after the constraints that
+    # limit times.
     """CREATE TRIGGER length_rules AFTER INSERT OR UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.lengths_hold()""",
     """CREATE TRIGGER rules_of_gpus AFTER INSERT ON torchyard.booking_gpus
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold()""",
-    # Triggers run in the order of their names: this one after `rows_follow`, which updates the times in booking_gpus.
+    # Triggers run in the order of their names, so this one runs after `rows_follow`, which updates the times in
+    # booking_gpus.
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]
-# The function runs as the tables' owner, since the user who releases GPUs books them for another user. The caller
-# chooses the GPUs and the time, so the function checks that the entry requests them and that the rules allow them for
-# the entry's owner.
+# The function runs as the tables' owner, since a user who releases GPUs thereby books them for a user on the waitlist.
+# The caller chooses the GPUs and the time, so the function checks that the waitlist entry requests them and that the
+# rules allow them for the owner of the entry.
 SERVE = f"""
     CREATE FUNCTION torchyard.serve(waiting text, booking text, slots text[], starts timestamptz, ends timestamptz)
     RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$

@@ -31,7 +31,8 @@ def downgrade() -> None:
 
 def sqlite() -> list[str]:
     def row(which: str) -> str:
-        # JSON cannot hold a blob, which SQLite allows in any column. The conversion allows such a row to be repaired.
+        # JSON cannot hold a blob, but SQLite allows a blob in any column. The conversion makes it possible to repair
+        # such a row.
         columns = ", ".join(
             f"'{name}', CASE typeof({which}.{name}) WHEN 'blob' THEN hex({which}.{name}) ELSE {which}.{name} END"
             for name in KEPT
@@ -74,7 +75,7 @@ POSTGRES = [
        at timestamptz NOT NULL, step bigint NOT NULL, booking_id text NOT NULL, person text NOT NULL,
        desktop text NOT NULL, before text, after text)""",
     "CREATE INDEX booking_history_by_booking ON torchyard.booking_history (booking_id, id)",
-    # The function runs as the tables' owner, so that neither members nor admins can write to this table directly.
+    # The function runs as the tables' owner, so neither members nor admins need the right to write to this table.
     f"""CREATE FUNCTION torchyard.note_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
         DECLARE
           before jsonb;

@@ -81,7 +81,7 @@ POSTGRES = [
     """CREATE CONSTRAINT TRIGGER log_change AFTER INSERT OR UPDATE OF booking_id, gpu OR DELETE
        ON torchyard.booking_gpus
        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION torchyard.log_change('booking_id')""",
-    # After a truncation, all readers read all bookings again.
+    # After the table is truncated, all readers read all bookings again.
     f"""CREATE FUNCTION torchyard.log_truncated() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
         BEGIN
           PERFORM pg_advisory_xact_lock({LOCK});
