@@ -12,7 +12,6 @@ from torchyard_core.app.desktop import Desktop
 from torchyard_core.booking.launch_availability import proposed_length
 from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.engines.engine import Engine, LaunchRequest
-from torchyard_core.engines.registry import engine_of
 from torchyard_core.errors import HostError, RunFailed, TorchyardError
 from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.checks.check import Check
@@ -160,6 +159,8 @@ class LaunchUseCase(ABC):
     def _engine_of(self, topology: Topology) -> Engine:
         """Returns the engine of the topology, whose facts are read only once. Raises UsageError."""
         if self._engine is None:
+            from torchyard_core.engines.registry import engine_of  # This import loads paramiko, which takes 0.25 s.
+
             self._engine = engine_of(topology, self.desktop.fleet)
         return self._engine
 
