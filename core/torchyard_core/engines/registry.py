@@ -10,6 +10,7 @@ from torchyard_core.engines.engine import Engine
 from torchyard_core.engines.slurm.cluster_check import ClusterCheck
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.engine import SlurmEngine
+from torchyard_core.engines.slurm.launch import SlurmLaunch
 from torchyard_core.engines.ssh import SshEngine
 from torchyard_core.errors import UsageError
 from torchyard_core.fleet.cluster import Cluster
@@ -55,6 +56,18 @@ def engine_of(topology: Topology, fleet: Fleet) -> Engine:
 def check_cluster(fleet: Fleet, name: str) -> ClusterCheck:
     """Logs in to a cluster, installs the agent if necessary, and returns what the cluster tells about itself."""
     return ClusterCheck.of(next(other for other in _clusters(fleet) if other.cluster.name == name))
+
+
+def submitted_script(source: TopologyFile, place: str, fleet: Fleet) -> str:
+    """Returns the script that a launch of a topology on a cluster submits.
+
+    Raises UsageError for an unknown cluster, RunFailed and HostError.
+    """
+    moved = on_place(source, place, fleet)
+    assert moved.topology is not None
+    hosts = next(other for other in _clusters(fleet) if other.cluster.name == place)
+    launch = SlurmLaunch(moved, moved.topology, moved.topology.name, fleet, {}, lambda event: None, cluster=hosts)
+    return launch.script()
 
 
 def _clusters(fleet: Fleet) -> list[ClusterHosts]:

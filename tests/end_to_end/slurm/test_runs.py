@@ -48,7 +48,15 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
 ) -> None:
     desktop = on_cluster()
     job = desktop.occupy()
-    run_id = desktop.run(desktop.write(WAITS, program=COMMAND))
+    file = desktop.write(WAITS, program=COMMAND)
+    exported = desktop.torchyard("export", "slurm", file, "--on", "hpc")
+    assert exported.returncode == 0, exported.stderr
+    run_id = desktop.run(file)
+    # The script has the run's ID also in the path of its folder, and its last line the agent's path.
+    *submitted, _ = (desktop.run_dir(run_id) / "job" / "job.sh").read_text().replace(run_id, "RUN-ID").splitlines()
+    *printed, _ = exported.stdout.splitlines()
+    folder = "/root/.torchyard/hosts/hpc.1/runs/RUN-ID/job"
+    assert [line.replace("JOB-FOLDER", folder) for line in printed] == submitted
     desktop.wait_for(run_id, "waiting", "Resources")
     cluster.run("scancel", job)
     desktop.wait_for(run_id, "running")

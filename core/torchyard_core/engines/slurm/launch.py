@@ -11,7 +11,7 @@ from torchyard_agent.protocol.rank_environment import STOP_PATIENCE_VARIABLE
 from torchyard_core.background_thread import in_background
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription, never_starts
-from torchyard_core.engines.slurm.script import job_script, survives_node_loss
+from torchyard_core.engines.slurm.script import FOLDER, SUBMISSION, job_script, survives_node_loss
 from torchyard_core.engines.slurm.slots import Component, components_of, renumbered, without_placeholders
 from torchyard_core.errors import AgentRefused, RunFailed
 from torchyard_core.formatting import counted
@@ -88,6 +88,23 @@ class SlurmLaunch(Launch):
             raise
         progress.emit("run_submitted", run_id=self.run_id)
         return started
+
+    def script(self) -> str:
+        """Returns the script that `run` submits, with placeholders for the run's ID and for paths on the cluster.
+
+        Nothing is submitted. Raises the errors of `run` about the topology and the cluster.
+        """
+        cluster = self._cluster.cluster
+        description = self.description or ClusterDescription.read(self._cluster.login(), cluster)
+        components = components_of(self._planned(description))
+        text = job_script("RUN-ID", self.topology, cluster, components, self._delay_s)
+        command = "PYTHON -I -S AGENT/torchyard_agent/__main__.py slurm-batch JOB-FOLDER"
+        return text.replace(SUBMISSION, command).replace(FOLDER, "JOB-FOLDER")
+
+    @property
+    def _delay_s(self) -> float | None:
+        """Time in seconds to the earliest start of the job."""
+        return None if self.start_at is None else (self.start_at - datetime.now(UTC)).total_seconds()
 
     def undo(self, started: StartedRun | None) -> None:
         if started is not None and not self._take_back():
@@ -175,10 +192,9 @@ class SlurmLaunch(Launch):
             start["policy"]["host_wait_s"] = HOST_WAIT_S
         for replica in start["replicas"]:
             replica["env"][STOP_PATIENCE_VARIABLE] = str(STOP_PATIENCE_S)
-        delay_s = None if self.start_at is None else (self.start_at - datetime.now(UTC)).total_seconds()
         return {
             "run_id": self.run_id,
-            "script": job_script(self.run_id, self.topology, cluster, components, delay_s),
+            "script": job_script(self.run_id, self.topology, cluster, components, self._delay_s),
             "secrets": self.secret_values,
             "job": {
                 "cluster": cluster.name,
