@@ -14,7 +14,8 @@ from typing import Any
 
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry
-from torchyard_agent.protocol import jsonrpc, paths
+from torchyard_agent.journal import JournalReader
+from torchyard_agent.protocol import journal_replay, jsonrpc, paths
 from torchyard_agent.protocol.attribution import attribution_entry, clean_name
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
@@ -27,6 +28,8 @@ RETRY_S = 2.0
 RETRIES_WITHIN_S = 120.0
 """Time after which a keeper that cannot be reached is tried only once a minute."""
 FIRST_ANSWER_S = 15.0
+WATCH_S = 5.0
+"""Interval in seconds at which a session looks for runs whose jobs wait."""
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,10 @@ class ClusterRuns(Runs):
         """Times (monotonic) of the first failed and of the last attempt to reach each run's keeper."""
         self._gone: set[str] = set()
         """Runs whose job has left the queue."""
+        self._over: set[str] = set()
+        """Runs that have ended, whose journals need not be read again."""
+        self._views: dict[str, tuple[JournalReader, dict[str, Any]]] = {}
+        """The journals of the primaries of runs that have not ended, with the state so far."""
 
     async def keeper(self, run_id: str) -> Connection | None:
         known = self._keepers.get(run_id)
@@ -63,8 +70,10 @@ class ClusterRuns(Runs):
     async def _connect(self, run_id: str) -> Connection | None:
         """Starts a bridge to the keeper, unless the run is not running or the last attempt has just failed."""
         run_dir = paths.run_dir(self._agent_dir, self._node, run_id)
+        if run_id in self._gone or not os.path.lexists(paths.keeper_note(run_dir)) or self._has_run_ended(run_id):
+            return None
         started = job_folder.read(job_folder.path(run_dir), "started.json")
-        if not started or not os.path.lexists(paths.keeper_note(run_dir)):
+        if not started:
             return None
         now = time.monotonic()
         first, last = self._attempts.get(run_id, (now, float("-inf")))
@@ -132,19 +141,18 @@ class ClusterRuns(Runs):
         return connection
 
     async def is_open(self, run_id: str) -> bool:
-        run_dir = job_folder.run_dir(self._agent_dir, self._cluster, run_id)
         if self.is_primary and await self.keeper(run_id) is not None:
             return True
-        if run_id in self._gone or job_folder.view(run_dir, run_id)["ended"]:
+        if run_id in self._gone or self._has_run_ended(run_id):
             return False
-        folder = job_folder.path(run_dir)
+        folder = job_folder.path(job_folder.run_dir(self._agent_dir, self._cluster, run_id))
         submitted = job_folder.read(folder, "submitted.json")
         if not submitted:
             return False
         await self._queue.refresh()
         if self._queue.job(run_id) is not None or self._queue.as_of <= float(submitted["at"]) + 1.0:
             return True
-        if job_folder.view(run_dir, run_id)["ended"]:
+        if self._has_run_ended(run_id):
             return False
         # Slurm remembers a job for some minutes after its end.
         last = await job_queue.show(job_folder.job_id(folder))
@@ -154,6 +162,22 @@ class ClusterRuns(Runs):
         if last is not None and last.state:
             self._queue.ends[run_id] = f"Slurm ended its job {last.job_id}: {last.state}"
         return False
+
+    def _view(self, run_id: str) -> dict[str, Any]:
+        """Returns the state of a run according to its primary's journal, of which only new entries are read."""
+        if run_id not in self._views:
+            run_dir = job_folder.run_dir(self._agent_dir, self._cluster, run_id)
+            self._views[run_id] = JournalReader(run_dir), journal_replay.new_view(run_id)
+        reader, view = self._views[run_id]
+        for entry in reader.read():
+            journal_replay.apply(view, entry)
+        return view
+
+    def _has_run_ended(self, run_id: str) -> bool:
+        if run_id not in self._over and self._view(run_id)["ended"]:
+            self._over.add(run_id)
+            del self._views[run_id]
+        return run_id in self._over
 
     def death(self, run_id: str) -> str:
         if run_id in self._queue.ends:
@@ -220,14 +244,15 @@ class ClusterRuns(Runs):
     async def watch_queue(self) -> None:
         """Journals the reasons why jobs wait, whenever there is a new answer of `squeue`."""
         while True:
-            waiting = {run_id for run_id in self.ids() if run_id not in self._gone and self._waits(run_id)}
+            done = self._gone | self._over
+            waiting = {run_id for run_id in self.ids() if run_id not in done and self._waits(run_id)}
             if waiting and await self._queue.refresh():
                 for run_id in waiting:
                     job = self._queue.job(run_id)
                     self.note_reason(run_id, job)
                     if job is not None and job.reason.strip("()") == "BeginTime":
                         await self._start_now(run_id, job)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(WATCH_S)
 
     async def _start_now(self, run_id: str, job: job_queue.Job) -> None:
         """Lets a requeued job start at once: by itself, it waits for the expiry of its credential (two minutes)."""
@@ -236,10 +261,9 @@ class ClusterRuns(Runs):
                 await commands.output(["scontrol", "update", f"jobid={job.job_id}", "StartTime=now"])
 
     def _waits(self, run_id: str) -> bool:
-        run_dir = self.folder(run_id)
-        return os.path.exists(os.path.join(job_folder.path(run_dir), "submitted.json")) and (
-            job_folder.view(run_dir, run_id)["state"] == RunState.WAITING.value
-        )
+        if not os.path.exists(os.path.join(job_folder.path(self.folder(run_id)), "submitted.json")):
+            return False
+        return not self._has_run_ended(run_id) and self._view(run_id)["state"] == RunState.WAITING.value
 
     def note_reason(self, run_id: str, job: job_queue.Job | None) -> None:
         if job is not None and job.is_pending and self._waits(run_id):
