@@ -100,7 +100,7 @@ def test_a_request_that_can_never_be_satisfied_ends_the_launch_with_exit_code_3(
 ) -> None:
     desktop = on_cluster(time_limit="5-00:00:00")
     file = desktop.write(WAITS, program=COMMAND)
-    assert "PartitionTimeLimit" in desktop.run(file, expect=3)
+    assert "the cluster can never start this run: Partition" in desktop.run(file, expect=3)
     assert "8" in desktop.run(file, "--set", "pools.workers.cpus=64", expect=3)
     assert not cluster.jobs()
     assert not list((cluster.controller.home / ".torchyard" / "hosts" / "hpc.1" / "runs").glob("*"))
