@@ -74,6 +74,9 @@ def list_hosts(context: typer.Context, as_json: Json = False) -> None:
         table(("NAME", "ADDRESS", "CPUS", "MEMORY", "GPUS", "TORCH", "LABELS", "CHECKED"), rows)
     else:
         say("The fleet has no hosts.")
+    if not as_json:
+        for cluster in inventory.clusters:
+            say(f"Cluster {cluster.name}: Slurm, `torchyard hosts check {cluster.name}` shows its nodes.")
     if inventory.document is None:
         remark(f"There is no fleet file yet ({inventory.path}): `torchyard hosts add NAME --address …` makes it.")
 
