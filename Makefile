@@ -10,6 +10,9 @@ TENSORFLOW_VENV := .venv-tensorflow
 TENSORFLOW_STAMP := $(TENSORFLOW_VENV)/.setup-done
 # Packages of other projects, with the torch of .venv; only `make proof` needs them.
 UPSTREAM := accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0
+# DeepSpeed is built from source, and compiles an extension when it is first used on CPUs. torchtitan needs a GPU.
+UPSTREAM_BUILT := deepspeed==0.19.0
+UPSTREAM_GPU := $(if $(shell command -v nvidia-smi),torchtitan==0.3.0)
 UPSTREAM_VENV := .venv-upstream
 UPSTREAM_STAMP := $(UPSTREAM_VENV)/.setup-done
 # More workers than a small machine has cores, because many tests mainly wait for hosts.
@@ -18,7 +21,7 @@ EXAMPLE := examples/digits/this-computer.yaml
 
 # Debian packages for Qt, for the lab (real SSH hosts in namespaces, a Slurm cluster), and for a virtual environment.
 APT_PACKAGES := libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1 libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1 \
-                libxkbcommon-x11-0 libxcb-shape0 fonts-inter fonts-noto-cjk xvfb openbox xdotool \
+                libxkbcommon-x11-0 libxcb-shape0 fonts-inter fonts-noto-cjk xvfb openbox xdotool xterm \
                 iproute2 openssh-server openssh-client util-linux procps tcsh gcc libc6-dev python3-venv git \
                 postgresql at-spi2-core dbus \
                 slurmctld slurmd slurm-client munge slurmdbd mariadb-server
@@ -26,7 +29,7 @@ NEEDS := libEGL.so.1:libegl1 libGL.so.1:libgl1 libxkbcommon.so.0:libxkbcommon0 l
          libfontconfig.so.1:libfontconfig1 libxcb-cursor.so.0:libxcb-cursor0 \
          ip:iproute2 tc:iproute2 /usr/sbin/sshd:openssh-server ssh-keygen:openssh-client unshare:util-linux \
          nsenter:util-linux tcsh:tcsh gcc:gcc git:git psql:postgresql Xvfb:xvfb \
-         openbox:openbox xdotool:xdotool dbus-run-session:dbus \
+         openbox:openbox xdotool:xdotool xterm:xterm dbus-run-session:dbus \
          /usr/libexec/at-spi-bus-launcher:at-spi2-core \
          /usr/sbin/slurmctld:slurmctld /usr/sbin/slurmd:slurmd sbatch:slurm-client /usr/sbin/munged:munge \
          /usr/sbin/slurmdbd:slurmdbd /usr/sbin/mariadbd:mariadb-server
@@ -58,11 +61,17 @@ $(TENSORFLOW_STAMP): Makefile | $(STAMP)
 upstream: $(UPSTREAM_STAMP)  ## Creates .venv-upstream, in which `make proof` runs scripts of other projects
 
 $(UPSTREAM_STAMP): Makefile | $(STAMP)
-	@echo "Installing accelerate, lightning and transformers into $(UPSTREAM_VENV) (a minute) …"
+	@echo "Installing accelerate, deepspeed, lightning and transformers into $(UPSTREAM_VENV) (some minutes) …"
 	@test -x $(UPSTREAM_VENV)/bin/python || $(PYTHON) -m venv $(UPSTREAM_VENV)
 	@$(BIN)/python -c "import site; print(site.getsitepackages()[0])" \
 	    >"$$($(UPSTREAM_VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/torch.pth"
-	@$(UPSTREAM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(UPSTREAM) \
+	@$(UPSTREAM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(UPSTREAM) $(UPSTREAM_GPU) \
+	    setuptools wheel ninja \
+	    && DS_ACCELERATOR=cpu $(UPSTREAM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	        --no-build-isolation $(UPSTREAM_BUILT) \
+	    && PATH="$(abspath $(UPSTREAM_VENV))/bin:$$PATH" DS_ACCELERATOR=cpu \
+	        TORCH_EXTENSIONS_DIR="$(abspath $(UPSTREAM_VENV))/extensions" $(UPSTREAM_VENV)/bin/python -c \
+	        "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder; ShareMemCommBuilder().load(verbose=False)" \
 	    && touch $(UPSTREAM_STAMP) || echo "They are not installed: their tests are skipped; in CI they fail."
 
 run: setup  ## Opens the window with the example; without a display, launches it and follows it until it ends

@@ -196,7 +196,8 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
     wait(lambda: model.seen.is_live and model._watch is not None and model._watch.is_watching.is_set())
     wait(is_copied)
-    time.sleep(2)  # Starting to watch the calendar has delayed effects, which must not be measured.
+    # Wait until the delayed effects of starting to watch the calendar are over, because they must not be measured.
+    time.sleep(2)
     wait(lambda: model._loading is None or model._loading.is_finished)
     begun = time.monotonic() + 3
     wait(lambda: time.monotonic() > begun)
@@ -238,7 +239,7 @@ def bytes_written() -> int:
 
 
 def main() -> list[Promise]:
-    """Measures the windows first, and then the commands."""
+    """Measures the window first, and then the commands."""
     application = themed_application()
     found: dict[str, list[float]] = {}
     costs: dict[str, list[float]] = {}

@@ -110,7 +110,7 @@ def ansible(lab: Lab, folder: Path, data: bytes) -> float:
 
 
 def main() -> list[Promise]:
-    """Measures all arms in one run, against the same hosts."""
+    """Measures all arms in one run, with the same hosts."""
     data = build_archive().data
     with tempfile.TemporaryDirectory() as folder, Lab(HOSTS, directory=Path(folder) / "lab") as lab:
         place = Path(folder)

@@ -47,7 +47,7 @@ IMPORTS = (
     "import os, time, torch, torch._dynamo, torch.nn.parallel; "
     'open(os.path.expanduser("~/first-step"), "w").write(str(time.time()))'
 )
-"""Imports of a program with an optimizer, whose creation imports torch._dynamo."""
+"""The imports of a program that creates an optimizer, which imports torch._dynamo."""
 TOPOLOGY = """
 version: 1
 name: first-step
@@ -97,7 +97,7 @@ def by_hand(lab: Lab, script: Path) -> float:
 
 
 def imports_alone(lab: Lab) -> float:
-    """On each host, starts an interpreter with the script's imports only. Returns the duration in seconds."""
+    """On each host, starts an interpreter that only imports the script's modules. Returns the duration in seconds."""
     begin = time.time()
     started = [
         subprocess.Popen([*ssh(lab), f"{host.user}@{host.address}", f"{sys.executable} -c '{IMPORTS}'"])

@@ -1,4 +1,7 @@
-"""Comparison of arms in one run. The order alternates (A B B A), so that noise on the machine affects all arms."""
+"""Comparison of several procedures (the arms) in one run.
+
+The arms alternate (A B B A), so that noise on the machine affects all of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Promise:
-    """A promise about a measured value: `value` must be at most `limit`."""
+    """A promise about a measured value: it must be at most `limit`."""
 
     name: str
     value: float
@@ -40,7 +43,7 @@ def timed(work: Callable[[], object]) -> float:
 def alternate(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Measures all arms in the order A B B A A B B A … and returns the values of each arm.
 
-    Before that, the arms are measured once, and the results are discarded.
+    Each arm is measured once before, and these results are discarded.
     """
     found: dict[str, list[float]] = {name: [] for name in arms}
     for measure in arms.values():

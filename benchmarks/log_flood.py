@@ -74,7 +74,7 @@ def flood(team: Team, topology: Path, followed_to: Path, found: dict[str, list[f
 
 
 def main() -> list[Promise]:
-    """Measures on a lab with one host. As in normal use, `torchyard runs logs -f` follows the log."""
+    """Measures in a lab with one host, while `torchyard runs logs -f` follows the log, as in normal use."""
     names = ("keeper, % of a core", "daemon, % of a core", "lines written, 1000/s")
     found: dict[str, list[float]] = {name: [] for name in (*names, "until the desktop had them all, s", "lines lost")}
     with tempfile.TemporaryDirectory() as folder, Lab(1, directory=Path(folder) / "lab") as lab:

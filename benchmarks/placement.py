@@ -23,7 +23,7 @@ SHAPES = {
     "wishes": "gpus: 2, gpu_model: H100, gpu_memory_gb: 80, cpus: 8, memory_gb: 64, labels: {rack: r1}",
     "too many": "gpus: 8",
 }
-"""Requirements of the workers' pool; with `wishes` and `too many` not all fit."""
+"""Requirements of the workers' pool. In the cases `wishes` and `too many`, not all replicas fit."""
 
 
 def fleet() -> tuple[HostFacts, ...]:
@@ -47,7 +47,7 @@ def fleet() -> tuple[HostFacts, ...]:
 
 
 def design(wishes: str) -> Topology:
-    """Returns a topology with 1,000 replicas: a chief, 899 workers and 100 servers."""
+    """Returns a topology with 1,000 replicas: a chief, 899 workers and 100 parameter servers."""
     topology = topology_from_text(
         "version: 1\nname: large\nstrategy: {kind: downpour}\npools:\n"
         "  - {name: chief, role: chief, replicas: 1, gpus: 1}\n"

@@ -90,7 +90,7 @@ def rsync(lab: Lab, host: LabHost, folder: Path) -> float:
 
 
 def prepared(links: Sequence[AgentLink], root: str) -> float:
-    """Returns the seconds until every host has the run's own copy of the snapshot. A launch waits for it too."""
+    """Returns the seconds until every host has the run's own copy of the snapshot, for which a launch also waits."""
     begin = time.perf_counter()
     run_id = f"bench-{time.monotonic_ns()}"
     share = {
@@ -120,7 +120,7 @@ def prepared(links: Sequence[AgentLink], root: str) -> float:
 
 
 def command_of(desktop: Desktop, folder: Path, hosts: Sequence[str]) -> Callable[[], float]:
-    """Returns an arm that measures the seconds of `torchyard run` with a program that does nothing."""
+    """Returns an arm that measures the duration in seconds of `torchyard run` with a program that does nothing."""
     topology = folder / "topology.yaml"
     topology.write_text(TOPOLOGY.format(hosts=", ".join(hosts), replicas=len(hosts)))
 
@@ -154,7 +154,7 @@ def by_command(lab: Lab, place: Path, folder: Path) -> tuple[dict[str, list[floa
 
 
 def main() -> list[Promise]:
-    """Measures all arms in one run, against the same hosts."""
+    """Measures all arms in one run, with the same hosts."""
     with tempfile.TemporaryDirectory() as place, Lab(HOSTS, directory=Path(place) / "lab") as lab:
         folder, caches, known_hosts = Path(place) / "work", Path(place) / "caches", Path(place) / "known_hosts"
         make_folder(folder)

@@ -3,9 +3,9 @@
 Promises: all other ranks have ended within 5 s, and the restart of the gang takes at most 0.5 times a first start. Both
 use a real DDP script. A first start is measured from the time at which the primary has received the run, so the
 desktop's work is not included; a restart is measured from the death of the trainer. Both measurements end when every
-rank has taken its first step. At the restart, spares are waiting. The first start has no spares, because its run has a
-setup line. The hardest case for ending the other ranks is also measured: ranks that are in no collective and ignore
-SIGTERM.
+rank has taken its first step. A restart uses spares. The first start does not use interpreters started early, because
+its run has a setup line. The hardest case for ending the other ranks is also measured: ranks that are not in a
+collective call and ignore SIGTERM.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def until_gone(team: Team) -> tuple[float, float]:
     Returns:
         The time of the failure in seconds since 1970, and the seconds until all others had ended.
     """
-    # The oldest process of the script on a host is the rank; a spare is younger.
+    # The rank is the oldest process of the script on a host. Spares start later.
     *others, victim = [min(outside_pids(host, "script.py")) for host in team.lab.hosts]
     failed = time.time()
     os.kill(victim, signal.SIGKILL)

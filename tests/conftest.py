@@ -52,13 +52,13 @@ __all__ = [
 
 GONE_WITHIN_S = 20.0
 KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
-"""Parts of the command lines of processes that later tests reuse."""
+"""Processes whose command lines contain one of these texts are not leaks: later tests reuse these processes."""
 
 
 def pytest_configure() -> None:
-    """Restores SIGINT, which shells ignore in background jobs.
+    """Restores the handling of SIGINT, which shells disable in background jobs.
 
-    Programs inherit this setting when they are started, and tests interrupt such programs.
+    Tests interrupt programs that they start, and programs inherit this setting.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,7 +71,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files with training tests first, then files that use hosts, so short files end a parallel run."""
+    """Puts files with training tests first and files that use hosts second, so a parallel run ends with short files."""
     trains = {item.path for item in items if item.get_closest_marker("train")}
     waits = {item.path for item in items if item.get_closest_marker("lab")}
     items.sort(key=lambda item: (item.path not in trains, item.path not in waits))
@@ -94,8 +94,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         left = _left_behind(threads, children)
         # asyncio reports unretrieved exceptions and pending tasks when they are collected.
         gc.collect()
-        # The surviving objects come from imports or are kept for other tests; collecting them
-        # after each test took 0.25 s.
+        # The remaining objects come from imports or are kept for other tests. Collecting them after each test took 0.25
+        # s.
         gc.freeze()
     finally:
         logging.getLogger().removeHandler(complaints)

@@ -53,7 +53,7 @@ class ForkedProcess:
         return self._fork_server.ended.get(self._child.number)
 
     def poll(self) -> int | None:
-        """Returns the exit status, or None while the program runs."""
+        """Returns the exit status, or None if the program is still running."""
         self._fork_server.receive_pending()
         return self.returncode
 
@@ -198,7 +198,7 @@ class ForkServer:
 
 
 def serve_orders(modules: Sequence[str]) -> list[str]:
-    """Runs the server's loop, which returns in each child, with the child's arguments."""
+    """Runs the server's loop. The function returns only in a forked child, with the child's arguments."""
     for module in modules:
         importlib.import_module(module)
     gc.collect()
@@ -274,7 +274,7 @@ def _reap(orders: socket.socket, children: dict[int, int]) -> None:
 
 
 _OWN_PYTHONPATH = os.environ.get("PYTHONPATH", "")
-"""Removed from the path of forked programs, which have their own PYTHONPATH."""
+"""The server's PYTHONPATH, which is removed from `sys.path` in forked programs: these have their own PYTHONPATH."""
 
 
 def _prepare_child(order: dict[str, Any], files: list[int]) -> list[str]:

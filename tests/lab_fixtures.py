@@ -63,13 +63,13 @@ class ThreeHosts:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[LabFactory]:
-    """A factory of labs for one test, such as `lab(2)` or `lab(hosts=[HostSpec("gpu-a")], shared_home=True)`."""
+    """A function that creates labs for one test: `lab(2)`, or `lab(hosts=[HostSpec("gpu-a")], shared_home=True)`."""
     yield from _factory(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
-    """A factory of labs that exist until the module's tests have ended."""
+    """A function that creates labs, which exist until the tests of the module have ended."""
     yield from _factory(tmp_path_factory.mktemp("lab"))
 
 
@@ -175,7 +175,7 @@ def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]
 
 @pytest.fixture
 def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., Desktop]]:
-    """Factory of desktops: `make_desktop(lab(2), python=None)`."""
+    """A function that creates desktops, such as `make_desktop(lab(2), python=None)`."""
     made: list[Desktop] = []
 
     def make(lab: Lab | None = None, **fleet: Any) -> Desktop:

@@ -12,11 +12,14 @@ from tests.fork_server import ForkedProcess, ForkServer
 pytestmark = pytest.mark.lab
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-"""The next process gets the free ID that follows this one."""
+"""This file sets the next process ID: the kernel uses the first free ID after the written one."""
 
 
 def test_a_command_with_a_reused_process_id_is_waited_for() -> None:
-    """Process IDs are reused after 32768 processes: the end of an earlier one must not be taken for a later one's."""
+    """Process IDs are reused.
+
+    The end of an earlier process must not be mistaken for the end of a later one with its ID.
+    """
     fork_server = ForkServer(dict(os.environ), "json")
     made: list[ForkedProcess] = []
 

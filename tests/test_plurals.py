@@ -21,16 +21,16 @@ NOUNS = (
 LITTLE_WORDS = "of|on|to|the|that|and|or|is|are|has|have|no|use|come|lists|becomes?"
 PLURAL = re.compile(rf"\{{[^{{}}]*\}} (?:(?!(?:{LITTLE_WORDS})\b)[a-z]+ ){{0,2}}({NOUNS})(?:s|es|ies)\b(?!/s)")
 CONSTANT = re.compile(r"\{[A-Z_]+\}")
-"""A limit, not a count."""
+"""Matches a placeholder that is a constant: a limit, and not a count."""
 
 # Beginnings of texts whose count is never 1.
 SEVERAL = (
-    # A run that continues without a worker has two or more, and a model is sharded over two or more.
+    # A run that continues after a loss has two or more workers, and a model is sharded over two or more hosts.
     "step {step}: {count} of {all} workers continue",
     "step {last['step']}: {left} of {left + lost} workers",
     "step {event['step']}: {left} of {left + lost} workers",
     "A sharded model is saved by all {len(hosts)} hosts",
-    # With one item, its name or another sentence is shown, or nothing.
+    # For a single item, the code shows its name, a different sentence, or nothing.
     "{count} bookings of “{title}” ",
     "{count} replicas on it.",
     "{count} hosts",
@@ -48,7 +48,7 @@ SEVERAL = (
     "{len(listening)} hosts reach each other on the data network, both ways",
     "number {number} of the {count} bookings of the series",
     "nothing was booked: number {number} of the {count} bookings of the series",
-    # The total exceeds a number that is at least 1, or a total of 1 has a sentence of its own.
+    # The second number is always greater than 1, or there is a different sentence for 1.
     "{count} of {all} GPUs",
     "step {added.step}: {added.workers} of {added.planned} workers",
     "only on {count} of {hosts} hosts",
@@ -66,7 +66,7 @@ SEVERAL = (
     "{groups} worker groups have no servers.",
     "the pushes of {groups} groups that take turns",
     "{counts['nserver_groups']} server groups become one of ",
-    # A trunk stands for more edges than are drawn one by one.
+    # A trunk is drawn only for many edges.
     "{count} edges",
     "restarted {count} times",
     # The count exceeds a limit that is greater than 1.
@@ -136,7 +136,7 @@ def _scopes(tree: ast.AST) -> list[ast.AST]:
 
 
 def _within(scope: ast.AST) -> Iterator[ast.expr]:
-    """Yields the expressions of a scope without those of nested functions and docstrings."""
+    """Yields the expressions of a scope, except for nested functions and docstrings."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

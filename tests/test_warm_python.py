@@ -37,7 +37,7 @@ def python(needs_lab: None, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_signal_that_comes_while_a_script_ends_by_itself_changes_nothing(python: Path, tmp_path: Path) -> None:
-    """This happens when the keeper's SIGTERM after a successful run reaches a server that is just exiting."""
+    """For example, the keeper's SIGTERM after a successful run may reach a server that is just exiting."""
     script = tmp_path / "serves.py"
     script.write_text(SERVES_UNTIL_TOLD)
     process = subprocess.Popen(

@@ -22,14 +22,14 @@ LARGE = {"weights/resnet50-pretrained.pt": 412_000_000, "data/val.tar": 6_700_00
 
 
 class StagedLaunch(LaunchJob):
-    """Launch job without hosts. `phases` emits its signals."""
+    """A launch job without hosts, whose signals are emitted by `phases`."""
 
     def start(self) -> None:
         pass
 
 
 def phases(wiring: WindowConnections) -> Iterator[tuple[str, LaunchPanel]]:
-    """Yields the name of each screenshot with the launch panel, which is in the state to show."""
+    """Puts the launch panel into each state to show; yields the name of the screenshot and the panel."""
     setattr(launch_panel, "LaunchJob", StagedLaunch)  # noqa: B010  # The pictures need no contact with a real host.
     assert wiring.document.path is not None
     source = read_topology(wiring.document.path)

@@ -37,7 +37,7 @@ def begin_live_run(wiring: WindowConnections, state: str, design: Topology | Non
         wiring.fleet.facts(), *POOLS[state], name=name, run_id="20261121-093000-7f3e", design=design
     )
     for replica in cast.plan.replicas:
-        # Steps and losses match the values of `Acting.measure`: twelve steps every three seconds.
+        # The numbers of steps and the losses match `Acting.measure`, which simulates twelve steps every three seconds.
         losses = {step: 0.41 + 1.8 * math.exp(-step / 360) for step in range(0, 4 * RUNS_FOR_S - 10, 10)}
         lines = (LOG.format(epoch=step // 1251, step=step, loss=loss) for step, loss in losses.items())
         cast.logs[replica.name] = "".join(lines).encode()
@@ -54,7 +54,7 @@ def feed_run(
     step: Mapping[str, float] | None = None,
     served: Mapping[str, float] | None = None,
 ) -> None:
-    """Shows the run with all samples since its start.
+    """Shows the run, and feeds it with all samples since its start.
 
     Args:
         step: Additional step metrics of the trainers.

@@ -1,6 +1,6 @@
 """Sample hosts, topologies and runs for screenshots.
 
-A sample fleet has no host, only this computer, eight hosts, eight hosts with long names, or 128 hosts.
+The sample fleets are: no hosts, only this computer, eight hosts, eight hosts with long names, and 128 hosts.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _UnreachableFleet:
         return ()
 
     def use(self, hosts: object) -> None:
-        """Accepts the hosts of any fleet file and ignores them."""
+        """Ignores the hosts of a fleet file."""
 
     def open_link(self, name: str) -> None:
         return None

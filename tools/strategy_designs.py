@@ -27,9 +27,9 @@ SETTINGS: dict[StrategyKind, dict[str, Any]] = {
 }
 
 STEP = {"exchange_s": 0.142, "wait_s": 0.031, "staleness": 2.4, "dropped": 3.0}
-"""Metrics of trainers in a run with servers."""
+"""Step metrics of the trainers in a sample run with parameter servers."""
 SERVED = {"version": 5904.0, "clients": 12.0, "bytes_s": 118.2e6, "wait_s": 0.027, "staleness": 2.0, "dropped": 3.0}
-"""Metrics of the servers in a run with servers."""
+"""Metrics of the parameter servers in a sample run."""
 
 
 def design_of(kind: StrategyKind) -> Topology:

@@ -41,7 +41,7 @@ class Picture:
         )
 
     def chip(self, x: float, y: float, name: str, below: str = "", *, height: float = CHIP_H) -> None:
-        """Draws a replica centred at (x, y) in the colour of its role, with a short text on its contents."""
+        """Draws a replica centred at (x, y) in the colour of its role, with a short text about its contents."""
         left, top = x - CHIP_W / 2, y - height / 2
         self._parts.append(
             f'<rect x="{left:g}" y="{top:g}" width="{CHIP_W}" height="{height:g}" rx="7" '

@@ -18,12 +18,15 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from PySide6.QtCore import QCoreApplication, QEvent, QEventLoop, QTimer
 from PySide6.QtGui import QCursor
 from PySide6.QtWidgets import QApplication, QWidget
+from tests.core.advisor.samples import profile
 from tools.launch_phases import FINGERPRINT, phases
 from tools.live_run import begin_live_run, feed_run, log_opener
 from tools.sample_bookings import Sample, at
 from tools.sample_fleet import FAILED_RUN, FLEETS, let_hosts_answer, write_sample
 from tools.strategy_designs import SERVED, STEP, design_of
 
+from torchyard_core.advisor.profile import host_kind
+from torchyard_core.app.profile_script import profile_cache, workdir_of
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.fleet.host_key_trust import ShownKey
 from torchyard_core.fleet.inventory import Host
@@ -31,8 +34,10 @@ from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.presets import PRESETS
 from torchyard_gui.app import make_window
 from torchyard_gui.bridge import fleet_model
+from torchyard_gui.runs.growth import AddWorkersDialog
 from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.settings_dialog import SettingsDialog
 
 if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
@@ -60,7 +65,7 @@ class Camera(Protocol):
 
         Args:
             over: A separate dialog or panel over the middle of the window.
-            show: Shows what a change of the size hides. It is called after each such change.
+            show: Called after each change of the size, to show again what the change has hidden.
         """
 
 
@@ -99,6 +104,11 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
     log_opener(page)(True)
     settle(FOLLOWED_WITHIN_MS)
     camera.take(window, f"live-{state}-log")
+    page.ask_to_add_workers()
+    settle()
+    dialog = page.findChildren(AddWorkersDialog)[-1]
+    camera.take(window, f"dialog-{state}-add-workers", over=dialog)
+    dialog.close()
 
 
 @contextmanager
@@ -169,6 +179,7 @@ def _dialogs(camera: Camera, state: str) -> None:
         topology.fields.shut()
         camera.take(window, f"drawer-{state}-palette", show=topology.side.reveal)
         topology.side.shut()
+        _advice(window, camera, state)
         window.palette_.open()
         settle()
         camera.take(window, f"palette-{state}")
@@ -176,6 +187,11 @@ def _dialogs(camera: Camera, state: str) -> None:
         text = f"The run {host} has ended: worker-5 ran out of GPU memory after 3 restarts on {host}"
         camera.take(window, f"toast-{state}", show=lambda: window.toast.say(text, TOAST_MS))
         window.toast.hide()
+        _wiring(window).open_settings()
+        settle()
+        settings = window.findChildren(SettingsDialog)[-1]
+        camera.take(window, f"dialog-{state}-settings", over=settings)
+        settings.close()
         for name, menu in (("menu", window.menu), *window.menu.menus.items()):
             window.menu.fill()
             menu.popup(window.mapToGlobal(window.rect().center()))
@@ -205,6 +221,24 @@ def _dialogs(camera: Camera, state: str) -> None:
                 page.dialogs.close()
 
 
+def _advice(window: MainWindow, camera: Camera, state: str) -> None:
+    """Shows the Advice drawer without a profile, and with advice for the sample hosts."""
+    page = _topology(window)
+    if not page.document.value.pools:
+        return
+    page.show_advice.setChecked(True)
+    drawer = page.advice
+    _wait_until(lambda: "never profiled" in drawer.message.text())
+    camera.take(window, f"drawer-{state}-advice-unprofiled")
+    cache = profile_cache(_wiring(window).home)
+    for kind in {host_kind(host) for host in page.editor.facts()}:
+        cache.keep(workdir_of(page.document.as_file()), profile(kind=kind, is_gpu=True, spread_s=0.02))
+    drawer.refresh()
+    _wait_until(lambda: "never profiled" not in drawer.message.text())
+    camera.take(window, f"drawer-{state}-advice")
+    page.show_advice.setChecked(False)
+
+
 def _when(window: MainWindow, camera: Camera) -> None:
     """Shows the Topology page with bookings of other users, for now and for the next day."""
     planning = _wiring(window).planning
@@ -230,7 +264,7 @@ def _calendar_page(window: MainWindow) -> BookingsPage:
 
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
-    """Shows the editor with a design of every strategy that has a preset, and a run with all parts of a step."""
+    """Shows the editor with a topology of each strategy that has a preset, and a run with all parts of a step."""
     page = _topology(window)
     for kind in PRESETS:
         page.files.begin(design_of(kind))
@@ -287,14 +321,14 @@ def _window(state: str, prepare: Callable[[WindowConnections], None] | None = No
         try:
             yield window
         finally:
-            wiring.document.start_new()  # A new document has no unsaved changes to ask about.
+            wiring.document.start_new()  # With a new document, the window does not ask about unsaved changes.
             window.close()
             window.deleteLater()
             QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
 
 
 def _prepare(page: object, key: str) -> None:
-    """Selects an item on pages that show a selection."""
+    """Selects an item on each page that shows details of a selection."""
     if key == "topology" and hasattr(page, "editor"):
         page.editor.select([f"worker-{index}" for index in (1, 2, 5)])
     if key == "runs" and hasattr(page, "show_run"):

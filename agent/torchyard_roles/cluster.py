@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.graceful_stop import GracefulStop
     from torchyard_roles.data_loader import ShareLoader
     from torchyard_roles.model_optimizer_pairs import Pairs
+    from torchyard_roles.profiling.step_recorder import StepRecorder
     from torchyard_roles.strategies.base import Strategy
 
 REPORT_WAIT_S = 0.2
@@ -78,6 +79,12 @@ class Cluster:
         others in it."""
         self._epochs_published: list[int] = []
         self._collectives: Collectives | None = None
+        self._recorder: StepRecorder | None = None
+        """Measures the steps if TORCHYARD_PROFILE is set."""
+        if environment.profile and environment.trains:
+            from torchyard_roles.profiling.step_recorder import recorder_for
+
+            self._recorder = recorder_for(environment.profile)
 
     @property
     def role(self) -> str:
@@ -152,6 +159,8 @@ class Cluster:
             self._begin_first(pairs)
         else:
             self._begin_further(pairs)
+        if self._recorder is not None:
+            self._recorder.watch(pairs)
         self._steps.watch(pairs)
         self._gradient_bytes += pairs.gradient_bytes
         return pairs.given()
@@ -317,6 +326,7 @@ class Cluster:
             on_request=self._on_loader_request,
             evaluating=self._steps.evaluate if evaluation else None,
             before_epoch=self._before_epoch,
+            cut=self._recorder.cut if self._recorder is not None and not evaluation else None,
         )
         if evaluation:
             return loader
@@ -497,6 +507,8 @@ class Cluster:
 
     def _disconnect(self) -> None:
         self._has_left = True
+        if self._recorder is not None:
+            self._recorder.write()
         self._send_last()
         if self._graceful_stop is not None:
             self._graceful_stop.uninstall()
@@ -518,8 +530,11 @@ class Cluster:
         if is_new:
             self._strategy.samples = self._progress.samples
             self._strategy.at_boundary(step)
-        if self._graceful_stop is not None and not self._graceful_stop.may_begin(step, begin=begins):
-            self._stop(step)
+        if self._graceful_stop is not None:
+            if is_new and self._strategy.expects_stop:
+                self._graceful_stop.wait_for_request()
+            if not self._graceful_stop.may_begin(step, begin=begins):
+                self._stop(step)
         if self._saver is not None:
             self._saver.at_boundary(step)
         members = self._strategy.members
@@ -638,6 +653,8 @@ class Cluster:
     def _after_step(self) -> None:
         self._resumed = None
         self._send_if_due(at_step=True)
+        if self._recorder is not None:
+            self._recorder.stepped()
 
     def _finish_resume(self) -> None:
         """Restores the remaining state of the checkpoint once the resumed run has reached the checkpoint's position."""

@@ -122,11 +122,13 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         on_request: OnRequest | None = None,
         evaluating: Callable[[bool], None] | None = None,
         before_epoch: Callable[[ShareLoader], None] | None = None,
+        cut: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> None:
         """Creates a loader.
 
         Args:
+            cut: Replaces each training batch, for measurements with smaller batches.
             before_epoch: Called before each epoch. It may set the position at which the loader resumes.
             evaluating: Makes this an evaluation loader. Called with True before and False after each iteration.
         """
@@ -136,6 +138,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         self._on_request = on_request or _nothing
         self._evaluating = evaluating
         self._before_epoch = before_epoch or _nothing
+        self._cut = cut
         self._begun = 0
         self._batches = 0
         self._order: dict[str, Any] = {}
@@ -271,6 +274,8 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
                 self._on_request(self, False)
                 return
             self._batches += 1
+            if self._cut is not None:
+                batch = self._cut(batch)
             if torch.is_grad_enabled():  # Evaluation batches do not count towards the throughput.
                 self._progress.batch(samples(batch))
             yield move(batch, self._device) if self._device.type != "cpu" else batch
@@ -339,6 +344,7 @@ def make_loader(
     on_request: OnRequest | None = None,
     evaluating: Callable[[bool], None] | None = None,
     before_epoch: Callable[[ShareLoader], None] | None = None,
+    cut: Callable[[Any], Any] | None = None,
 ) -> ShareLoader:
     """Creates the loader of one share of the data.
 
@@ -346,7 +352,7 @@ def make_loader(
         dataset: A dataset, or a DataLoader whose dataset and options are used.
         batch_size: The batch size per worker.
         shuffle, options: As in DataLoader, with its defaults, except that memory is pinned for a GPU.
-        seed, evaluating: As in `Cluster.loader` and ShareLoader.
+        seed, evaluating, cut: As in `Cluster.loader` and ShareLoader.
 
     Raises:
         UsageProblem: The data cannot be divided among workers.
@@ -400,6 +406,7 @@ def make_loader(
         on_request=on_request,
         evaluating=evaluating,
         before_epoch=before_epoch,
+        cut=cut,
         **options,
     )
 

@@ -79,6 +79,8 @@ class Environment:
     """The path of a file that exists while the run is being stopped; empty if every SIGTERM stops the run."""
     stop_patience_s: float = 0.0
     """Time in seconds after SIGTERM in which the file may still appear, because a scheduler signals all processes."""
+    profile: str = ""
+    """The file for measurements of the steps (`profiling.step_recorder`), or empty."""
 
     @property
     def trains(self) -> bool:
@@ -142,6 +144,7 @@ def read(environ: Mapping[str, str]) -> Environment:
         checkpoints=environ.get("TORCHYARD_CHECKPOINTS") or (f"{run_dir}/checkpoints" if run_dir else ""),
         stop_file=environ.get(STOP_VARIABLE, ""),
         stop_patience_s=float(_number(environ, STOP_PATIENCE_VARIABLE) or 0),
+        profile=environ.get("TORCHYARD_PROFILE", ""),
     )
 
 

@@ -56,7 +56,9 @@ class Pairs:
         if self.updates_by_hand:
             # This optimizer is only a container of the parameters, for code that expects an optimizer. It never steps.
             parameters = [each for each in self.model.parameters() if each.requires_grad]
-            self.optimizers = [torch.optim.SGD(parameters or [torch.nn.Parameter(torch.zeros(1))], lr=0.0)]
+            self.optimizers = [
+                torch.optim.SGD(parameters or [torch.nn.Parameter(torch.zeros(1, device="cpu"))], lr=0.0)
+            ]
 
     @property
     def model(self) -> torch.nn.Module:

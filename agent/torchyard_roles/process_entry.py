@@ -59,6 +59,8 @@ def _serve(environment: Environment) -> None:
             from torchyard_roles.strategies.diloco.outer_server import serve
         elif environment.role == "ps":
             from torchyard_roles.strategies.parameter_server.server_process import serve
+        elif environment.strategy == "diloco":
+            from torchyard_roles.strategies.diloco.averaging_reducer import serve
         else:
             from torchyard_roles.strategies.reduction_server.reducer import serve
         serve(environment)

@@ -1,9 +1,9 @@
-"""Benchmark of `diloco` with a worker group killed each minute: the steps that count, and the pauses of the others.
+"""Benchmark of `diloco` while one worker group is killed each minute: useful steps, and pauses of the other groups.
 
-There are four groups of one worker on four hosts of the lab. A step computes by sleeping, so that a busy machine
-disturbs the measurement little. Each minute the worker of another group, also of the chief's, gets SIGKILL, and its
-keeper starts it again. *Goodput* is the number of steps that became part of an average, divided by the number of steps
-that four groups take in the same time without any loss or exchange.
+There are four groups of one worker on four hosts of the lab. A step sleeps instead of computing, so that a busy machine
+hardly affects the measurement. Each minute, the worker of the next group is killed with SIGKILL, and its keeper starts
+it again. The chief's group is not spared. *Goodput* is the number of steps that became part of an average, divided by
+the number of steps that four groups take in the same time without any loss or exchange.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ COMPUTE_S = 0.1
 KILLS = 10
 EVERY_S = 60.0
 START_S = 45.0
-"""Maximum time in seconds until all groups have started. The measurement begins afterwards."""
+"""Time in seconds in which all groups must have started. The measurement begins afterwards."""
 GOODPUT = 0.88
 PAUSE_S = 1.0
 
 
 def kill_in_turn(arms: Arms, began: float, killed: list[tuple[int, float]]) -> None:
-    """Kills a worker of the next group in the middle of each interval, and appends its group and the time."""
+    """Kills a worker of the next group in the middle of each interval, and records the group and the time."""
     hosts = arms.hosts
     for number in range(KILLS):
         time.sleep(max(0.0, began + (number + 0.5) * EVERY_S - time.time()))

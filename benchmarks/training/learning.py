@@ -1,4 +1,4 @@
-"""Benchmark of learning: the validation loss of DiLoCo compared with data parallel training on as much text.
+"""Benchmark of learning: the validation loss of DiLoCo, compared with data parallel training on as much text.
 
 Every arm trains the script of `examples/text` on this computer with four worker groups: 2,000 steps of 4,096 characters
 in all groups together, from the same parameters and with the same text. The arms of a seed run one after the other.
@@ -39,7 +39,7 @@ LIMITS = (
     ("diloco, int8", "diloco", 0.5),
     ("diloco, int4", "diloco", 1.0),
 )
-"""An arm, the arm that it is compared with, and by how many percent its validation loss may be above."""
+"""Limits: an arm, the arm that it is compared with, and by how many percent its validation loss may be higher."""
 
 
 def train(desktop: Desktop, folder: Path, strategy: Mapping[str, Any], seed: int, windows: int = WINDOWS) -> float:
@@ -66,7 +66,7 @@ def train(desktop: Desktop, folder: Path, strategy: Mapping[str, Any], seed: int
 
 
 def percent_above(found: Mapping[str, list[float]], arm: str, other: str) -> float:
-    """Returns by how many percent the loss of `arm` is above that of `other`, as the mean over the seeds."""
+    """Returns by how many percent the loss of `arm` is higher than the loss of `other`, as the mean over the seeds."""
     return 100 * statistics.mean(a / b - 1 for a, b in zip(found[arm], found[other], strict=True))
 
 

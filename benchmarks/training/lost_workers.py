@@ -25,7 +25,7 @@ WORKERS = 2
 WIDTH = 768
 BATCH = 192
 STEPS = 5
-BLOCKS = 8
+BLOCKS = 32
 AGAIN_S = 3.0
 OVERHEAD = 1.02
 
@@ -56,7 +56,8 @@ def train(rank: int) -> None:
 
     found: dict[str, list[float]] = {name: [] for name in kinds}
     for name in kinds:
-        for _ in range(20):  # Buckets are rearranged after 1, 2, 4, 8 and 16 exchanges.
+        # The first steps are not measured, because buckets are rearranged after 1, 2, 4, 8 and 16 exchanges.
+        for _ in range(20):
             step(name)
     for block in range(BLOCKS):
         for name in list(kinds)[:: 1 if block % 4 in (0, 3) else -1]:

@@ -1,9 +1,9 @@
 """Benchmark of `diloco` on slow links, compared with DDP: 60 MB, 4 workers, 200 Mbit/s, 0.5 s of computing per step.
 
-A sleep simulates most of the computing; the rest is a small backward pass and the optimizer's step. With G groups,
-H = 50 inner steps, M bytes of parameters, bandwidth B and t seconds of computing, a step with blocking rounds takes at
-least t + 2M(G−1)/(G·B·H), so at most 0.874 of its time is computing. The time of computing is that of steps without an
-exchange.
+A sleep simulates most of the computing; the rest is a small backward pass and the optimizer's step. With G groups, H =
+50 inner steps, M bytes of parameters, bandwidth B and t seconds of computing, a step with blocking rounds takes at
+least t + 2M(G−1)/(G·B·H), so at most 0.874 of its time is computing. The time spent computing is measured in steps
+without an exchange.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RATE_MBIT = 200
 COMPUTE_S = 0.5
 INNER_STEPS = 50
 ROUNDS = 2
-"""Number of measured rounds. A round before them opens connections and is not measured."""
+"""Number of measured rounds. An earlier round, in which connections are opened, is not measured."""
 DDP_STEPS = 6
 ALONE = "without exchange"
 ALONE_STEPS = 20
@@ -29,7 +29,7 @@ UTILISATION = {
     "diloco, int8": 0.93,
     "diloco, streaming": 0.97,
 }
-"""Smallest share of a step's time that must be computing, by arm."""
+"""Smallest fraction of a step's time that must be spent computing, by arm."""
 ARMS: dict[str, dict[str, Any]] = {
     "diloco, float32": {},
     "diloco, int8": {"wire": "int8"},

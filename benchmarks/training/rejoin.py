@@ -1,9 +1,9 @@
-"""Benchmark of a lost worker's return: the time to receive the state of another worker, over that of its bytes alone.
+"""Benchmark of a lost worker's return: the time to receive another worker's state, relative to a transfer of its bytes.
 
-Three workers on three hosts of the lab have a model of 60 MB, of which a small part is trained. The last one is killed
-and started again. From the end of its distribute() to the end of its first step it waits for the others' next step
-boundary, receives parameters and optimizer state, and takes a step. The bound is the bytes of this state over the
-links' rate.
+Three workers on three hosts of the lab have a model of 60 MB, of which a small part is trained. The last worker is
+killed and started again. From the end of its distribute() to the end of its first step it waits for the others' next
+step boundary, receives parameters and optimizer state, and takes a step. The bound is the number of bytes of this
+state, divided by the rate of the links.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Steps:
 
     @property
     def whole(self) -> list[float]:
-        """The durations of whole steps of the slowest trainer: gradients, exchange and optimizer."""
+        """The durations of the slowest trainer's steps, including gradients, exchange and optimizer."""
         return [max(whole for _, whole in step) for step in self.ranks]
 
     @property
@@ -47,7 +47,7 @@ class Steps:
 
 
 class Arms:
-    """Launches the runs of the arms in a lab, and reads the measurements of their trainers."""
+    """Launches the runs of the arms in a lab, and reads the measurements that the trainers have written."""
 
     def __init__(self, folder: Path, lab: Lab, setup: Sequence[str] = ()) -> None:
         """Prepares the launches.
@@ -143,7 +143,7 @@ def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
 
 
 def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
-    """Returns the median of the rounds' ratios.
+    """Returns the median of the ratios that were measured in the rounds.
 
     The arms of a round run one after the other, so that variations of the machine's speed cancel out.
     """
@@ -151,7 +151,7 @@ def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
 
 
 def overhead(arms: Arms) -> list[Promise]:
-    """Measures the overhead of `distribute` over plain DDP, and of two workers over two independent processes."""
+    """Measures the overhead of `distribute` over plain DDP, and of two workers over two single processes."""
 
     def summed(model: str, rounds: int, steps: int) -> dict[str, list[float]]:
         figures = arms.run(

@@ -1,4 +1,4 @@
-"""Benchmark of the CPU time for the exchange of gradients on loopback, in core-seconds per GB, compared with gloo.
+"""Benchmark of the CPU time for exchanging gradients on loopback, in core-seconds per GB, compared with gloo.
 
     .venv/bin/python -m benchmarks roles_cost
 
@@ -33,8 +33,8 @@ ROUNDS = 3
 KIB = 1024
 GLOO = "gloo, a rank"
 ARMS = {
-    # Each entry has the kind, the bytes of a chunk, and a reference value in core-seconds per GB, measured together
-    # with GLOO_BEFORE. The promise is half of the ratio of both.
+    # Each entry has the kind, the bytes of a chunk, and a reference value in core-seconds per GB, which was measured
+    # together with GLOO_BEFORE. The promise is half of the ratio between this value and GLOO_BEFORE.
     "reducer, 128 KiB": ("reducer", 128 * KIB, 1.0),
     "reducer, 1 MiB": ("reducer", 1024 * KIB, 0.62),
     "reducer, 4 MiB": ("reducer", 4096 * KIB, 0.62),
@@ -60,7 +60,7 @@ def serve(kind: str) -> None:
     from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
     torch.set_num_threads(1)
-    gc.freeze()  # The processes of reducers and servers also call this when they start.
+    gc.freeze()  # The real processes of reducers and servers also freeze their objects at the start.
     listener = listen("127.0.0.1", 0)
     if kind == "reducer":
         Reducer(listener, KEY).start()

@@ -132,7 +132,7 @@ def measure(
             output, _ = processes[0].communicate(timeout=60 + 20 * rounds * len(arms))
         finally:
             for host in lab.hosts:
-                host.kill()  # The end of a host also ends its processes and their pipes.
+                host.kill()  # When a host ends, its processes end, and their pipes are closed.
             for process in processes:
                 process.communicate(timeout=30)
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]

@@ -1,4 +1,4 @@
-"""Benchmark of the training roles with gradients on a GPU. Without a GPU, nothing is measured."""
+"""Benchmark of the training roles with gradients on a GPU. If there is no GPU, nothing is measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.training import roles
 
 AGENT = Path(__file__).parents[2] / "agent"
 ONE_GPU = ["export CUDA_VISIBLE_DEVICES=0"]
-"""The hosts of the lab share this machine's first GPU, as if each had its own."""
+"""Makes all hosts of the lab use this machine's first GPU, as if each host had a GPU of its own."""
 
 
 def overhead() -> list[Promise]:
@@ -46,7 +46,7 @@ def turns(arms: roles.Arms) -> list[Promise]:
     """Measures two workers whose processes take turns on one GPU.
 
     Each collective waits for the turn of the other worker, and `distribute` has one more collective than plain DDP.
-    There is no promise, because with two GPUs there is no such wait.
+    There is no promise, because two workers with a GPU each would not wait in this way.
     """
     figures = arms.run(
         "phases.py", {"kind": "all_reduce"}, {"chief": 1, "worker": 1},

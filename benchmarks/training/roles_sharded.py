@@ -1,4 +1,4 @@
-"""Benchmark of sharded models: a step over the same model sharded by hand, and the stall of training by a save.
+"""Benchmark of sharded models: a step, compared with a model sharded by hand, and how long a save stalls training.
 
 The two sides of each ratio are measured in one run.
 

@@ -3,8 +3,8 @@
     .venv/bin/python -m benchmarks slow_group
 
 There are four groups and two servers on loopback, in threads of one process, with `quorum: 3` and a model of 4 MB. A
-group computes by sleeping, so that a busy machine disturbs the measurement little. The value is the number of samples
-per second of all groups, divided by the sum of their own speeds without any exchange.
+group sleeps instead of computing, so that a busy machine hardly affects the measurement. The value is the number of
+samples per second of all groups, divided by the sum of their own speeds without any exchange.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.harness import Promise, show
 
 ELEMENTS = 1_000_000
 ROUND_S = 2.0
-"""Seconds of computing between two averages, of a fast group."""
+"""Seconds for which a fast group computes between two averages."""
 SECONDS = 60.0
 
 

@@ -2,8 +2,8 @@
 
 Promises: a week of 256 lanes is drawn in at most 100 ms in a window of 1440 × 900 pixels, which shows only part of the
 lanes; and no step of a drag takes longer than two screen frames, from the mouse event to the last pixel, including the
-check for a refusal. The time to draw all lanes in a single picture is reported without a promise. Drawing happens on
-one thread and waits for nothing. The CPU time of that thread is measured, because the elapsed time would include other
+check for a refusal. The time to draw all lanes in a single picture is reported without a promise. The calendar is drawn
+on one thread, which never waits. The CPU time of this thread is measured, because the elapsed time would include other
 work on the machine.
 """
 

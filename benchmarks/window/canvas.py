@@ -30,7 +30,7 @@ from torchyard_gui.theme.theme import theme
 SIZE = (1280, 800)
 HOSTS, REPLICAS = 32, 200
 MOVES = 500
-"""Number of moves of about 9 pixels each: a fast drag with 125 moves per second."""
+"""Number of mouse moves of about 9 pixels each, which at 125 moves per second are a fast drag."""
 ROUNDS = 8
 LIVE_S = 12
 """Seconds of measured live updates, one per second."""
@@ -81,7 +81,7 @@ def send(view: QGraphicsView, kind: QEvent.Type, at: QPointF, held: bool) -> Non
 
 
 def drag(view: QGraphicsView, start: QPoint) -> float:
-    """Drags along a path over many racks. Returns the median duration of a frame in milliseconds.
+    """Drags an item along a path over many racks. Returns the median duration of a frame in milliseconds.
 
     A frame lasts from the mouse event to the end of its painting.
     """

@@ -63,8 +63,7 @@ def first_paint(program: str, folder: Path, *arguments: str) -> float:
     """Returns the seconds from the start of a new Python process to the end of the first paint of its window."""
     noted = folder / "painted"
     noted.unlink(missing_ok=True)
-    # Installed programs have bytecode. The bytecode of both arms is kept in this folder and is written in the discarded
-    # round.
+    # Installed programs have bytecode. Here, both arms write their bytecode to this folder in the discarded round.
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     begin = time.monotonic()

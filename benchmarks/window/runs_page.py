@@ -31,7 +31,7 @@ SIZE = (1280, 800)
 HOSTS, REPLICAS = 32, 200
 VIEWS = ("canvas", "table", "plots")
 LIVE_S = 10
-"""Seconds of a measurement, each with one sample of all hosts."""
+"""Seconds that a measurement takes. In each second, there is one sample of every host."""
 ROUNDS = 3
 LIMIT = 10.0
 

@@ -65,6 +65,11 @@ class Home:
         return self.path / "history"
 
     @property
+    def sweeps(self) -> Path:
+        """The folder with copies of the tables and studies of sweeps."""
+        return self.path / "sweeps"
+
+    @property
     def run_notes(self) -> Path:
         """The file with the user's notes and tags of runs."""
         return self.path / "run-notes.json"

@@ -130,7 +130,8 @@ class LaunchAt(NextStep):
     arguments: tuple[str, ...]
     start: str
     length: str
-    template = "run {arguments} --at {start} --book {length}"
+    verb: str = "run"
+    template = "{verb} {arguments} --at {start} --book {length}"
     words = "{command} books that and starts then."
 
 
@@ -138,7 +139,8 @@ class LaunchAt(NextStep):
 class LaunchWithBooking(NextStep):
     arguments: tuple[str, ...]
     length: str
-    template = "run {arguments} --book {length}"
+    verb: str = "run"
+    template = "{verb} {arguments} --book {length}"
     words = "{command} (or another length) books them with the launch."
 
 
@@ -155,6 +157,13 @@ class ValidateTopology(NextStep):
     file: str
     template = "validate {file}"
     words = "{command} lists all problems."
+
+
+@dataclass(frozen=True)
+class ProfileScript(NextStep):
+    file: str
+    template = "profile {file}"
+    words = "Measure it first: {command}."
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS,
 FIELDS = (
     "cpu", "memory_mb", "gpu", "gpu_memory_mb", "gpu_memory_total_mb", "power_w", "temperature_c", "step", "loss",
     "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped", "version", "clients",
-    "bytes_s",
+    "bytes_s", "noise_scale",
 )  # fmt: skip
 """Fields of a time series. `gpu` is the mean use of the replica's GPUs in percent; `cpu` is in percent of one CPU."""
 
@@ -30,7 +30,7 @@ OWN = "own."
 CAPACITY = 3600
 """Maximum number of samples per replica: an hour at one sample per second."""
 BUDGET = 720_000
-"""Number of samples that all replicas of a run share. A sample has 84 bytes, without fields named by the script."""
+"""Number of samples that all replicas of a run share. A sample has 88 bytes, without fields named by the script."""
 INITIAL_CAPACITY = 64
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import locale
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainWindow:
     """Creates the hidden window with its models. Without a file, it restores what the last window showed."""
+    from PySide6.QtCore import QLocale
     from PySide6.QtWidgets import QApplication
 
     from torchyard_gui.theme.theme import theme
@@ -66,6 +68,10 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
 
     application = QApplication.instance()
     assert isinstance(application, QApplication)
+    # Names of days and months are in the language of the other texts, and decimals have a point as in the files. The
+    # constructor of QApplication has set both to the user's locale.
+    QLocale.setDefault(QLocale.c())
+    locale.setlocale(locale.LC_TIME, "C")
     settings = WindowSettings(home.path / "window.ini")
     theme().set_mode(settings.mode)
     theme().prepare(application)

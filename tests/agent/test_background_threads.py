@@ -1,4 +1,4 @@
-"""Tests of blocking calls in threads whose caller may be cancelled."""
+"""Tests of blocking calls that run in threads, and whose callers may be cancelled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any)
         go_on = threading.Event()
         before = set(threading.enumerate())
         loop = asyncio.get_running_loop()
-        # In a keeper, this exception handler ends the run.
+        # Replace the event loop's exception handler, which in a keeper would end the run.
         loop.set_exception_handler(lambda _, context: errors.append(context))
         waiting = asyncio.create_task(in_a_thread(work, go_on))
         await asyncio.sleep(0)  # The task has started after one iteration of the event loop.

@@ -112,7 +112,8 @@ def test_an_index_is_bounded_and_its_newest_entries_stay(log: Log, monkeypatch: 
     found = log.times()
     assert found == sorted(found)
     assert found[-16:] == [(5 * number, 1000.0 + number) for number in range(985, 1001)]
-    assert found[0][0] <= 500  # Entries near the beginning are coarser, but they are not merged into a single block.
+    # Entries near the beginning of the log are coarser, but they are not merged into a single entry.
+    assert found[0][0] <= 500
     assert [path.name for path in sorted(log.path.parent.iterdir())] == ["worker-0.log", "worker-0.log.times"]
 
 

@@ -200,7 +200,8 @@ def test_a_process_with_reuseaddr_listens_over_a_held_port(where: str) -> None:
     held = hold_ports(1, address=where)
     (port,) = held.ports
     try:
-        for _ in range(2):  # The second iteration represents the next generation.
+        # The second iteration stands for a restart, in which a process listens on the same port again.
+        for _ in range(2):
             with (
                 socket.create_server(("127.0.0.1", port)) as server,
                 socket.create_connection(("127.0.0.1", port)) as caller,

@@ -1,4 +1,4 @@
-"""Fuzzing of every parser, each with its own hypothesis strategy that mutates samples and mixes types.
+"""Fuzz tests of all parsers. Each parser has a hypothesis strategy that mutates samples and mixes types.
 
 The tested property: an input leads to a value or to the parser's declared errors, within LONGEST_S of CPU time and
 MOST_MB of memory, and a value is unchanged after it has been written and read again.
@@ -56,8 +56,12 @@ from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, Each, 
 from torchyard_core.fleet.ssh_config import config_text, host_names
 from torchyard_core.interop.format_detection import detect_format
 from torchyard_core.interop.format_registry import READ, read_foreign
+from torchyard_core.interop.formats import vertex_study
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.history import History, fields_at_end
+from torchyard_core.problems import has_errors
+from torchyard_core.sweeps.search_file import dump_search, read_search, search_from_text
+from torchyard_core.sweeps.trial_table import read_table
 from torchyard_core.topology.document.clipboard import copy_replicas, read_copied
 from torchyard_core.topology.file import dump, read_topology, topology_from_text
 from torchyard_core.topology.overrides import apply_overrides
@@ -69,7 +73,7 @@ from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 
 LONGEST_S = 5.0
-"""Maximum CPU time in seconds for one input. The slowest input takes a quarter of it on a loaded machine."""
+"""Maximum CPU time in seconds for one input. On a loaded machine, the slowest input takes a quarter of this time."""
 HUNG_S = 120
 MOST_MB = 256
 """Maximum increase of the process's peak memory by one input."""
@@ -79,7 +83,10 @@ ZONES = ("UTC", "Europe/Berlin", "Asia/Seoul", "America/St_Johns")
 
 @dataclass(frozen=True)
 class Parser:
-    """A parser under test: `read` parses an input; `again` writes and reparses the value, with an equal result."""
+    """A parser under test.
+
+    `read` parses an input. `again` writes the value and parses the result, which must give an equal value.
+    """
 
     name: str
     inputs: st.SearchStrategy[Any]
@@ -295,6 +302,54 @@ def _checked(path: Path) -> Any:
     file = read_topology(path)
     file.check()
     return file.topology
+
+
+SEARCHES = [
+    "version: 1\nparameters:\n  lr: {distribution: log_uniform, low: 1e-4, high: 0.1}\n  b:\n"
+    "    distribution: categorical\n    values: [32, a, 0.5]\n  d: {distribution: int, low: 1, high: 9, step: 2}\n"
+    "objective: {metric: loss, goal: minimize}\nsampler: {kind: tpe, seed: 1}\npruner: {kind: median}\ntrials: 20\n",
+]
+STUDIES = [
+    "displayName: x\nmaxTrialCount: 20\nstudySpec:\n  metrics: [{metricId: a, goal: MINIMIZE}]\n  parameters:\n"
+    "  - {parameterId: lr, doubleValueSpec: {minValue: 0.1, maxValue: 1}, scaleType: UNIT_LOG_SCALE}\n"
+    '  - {parameterId: n, integerValueSpec: {minValue: "1", maxValue: "8"}}\n'
+    "  - {parameterId: b, discreteValueSpec: {values: [32, 64]}}\n  algorithm: RANDOM_SEARCH\n",
+]
+SEARCH_WORDS = [
+    *YAML_WORDS,
+    *(
+        "distribution: ",
+        "low: ",
+        "high: ",
+        "step: ",
+        "1e308",
+        "-1",
+        "0",
+        "grid",
+        "cma_es",
+        "true",
+        "trials: ",
+        "values: ",
+    ),
+]
+SWEEP = {
+    **{"run_id": "r", "name": "s", "state": "running", "metric": "loss", "goal": "minimize", "parameters": ["x"]},
+    **{"wanted": 9, "slots": [["a"]], "lost": [], "importances": {"x": 1.0}, "study": ""},
+    "trials": [
+        {"trial": "1", "state": "complete", "params": {"x": 0.1}, "value": 1.0, "run_id": "r.1", "hosts": ["a"]}
+        | {"cause": "", "started": "", "ended": "", "values": [[1, 2.0]]}
+    ],
+}
+
+
+def _search(path: Path) -> Any:
+    file = read_search(path)
+    problems = file.check()
+    return None if has_errors(problems) else file.search
+
+
+def _search_again(search: Any) -> Any:
+    return None if search is None else search_from_text(dump_search(search)).search
 
 
 def _topology_again(topology: Any) -> Any:
@@ -928,7 +983,7 @@ def _gpus_again(slots: Any) -> Any:
 
 
 def _small(text: str) -> None:
-    """Parses a text as ports and as a pin; a refusal by either parser is not a violation."""
+    """Parses a text as port numbers and as a pin. The text may be invalid for either parser."""
     for read in (parse_ports, parse_pin):
         try:
             read(text)
@@ -947,7 +1002,10 @@ def _foreign(text: str) -> Any:
 
 
 def _copied_again(copied: Any) -> Any:
-    """Copies each pool again; returns `copied` if no pool has changed, otherwise the first changed pool."""
+    """Copies each copied pool once more.
+
+    Returns `copied` if the second copies are equal, otherwise the first that differs.
+    """
     if sum(one.pool.replicas for one in copied) > 200:
         return copied
     for one in copied:
@@ -989,6 +1047,15 @@ PARSERS = (
         (TorchyardError,),
         _fleet_again,
     ),
+    Parser(
+        "search file",
+        as_bytes(texts(SEARCHES, SEARCH_WORDS)),
+        of_file("s.yaml", _search),
+        (FileProblem,),
+        _search_again,
+    ),
+    Parser("tuning job", texts(STUDIES, SEARCH_WORDS), lambda text: vertex_study.read(text).search, (FileProblem,)),
+    Parser("table of a sweep", in_json([SWEEP]), read_table, (ValueError,)),
     Parser("settings", as_bytes(texts(SETTINGS, YAML_WORDS)), of_file("settings.yaml", _settings), (UsageError,)),
     Parser(
         "ssh's configuration",

@@ -39,7 +39,10 @@ Told = list[tuple[str, str]]
 
 
 class Place:
-    """A calendar under test: the URL for clients and access to its tables. Without `server`, it uses an SQLite file."""
+    """A calendar under test: the URL for clients, and access to its tables.
+
+    If there is no `server`, it is an SQLite file.
+    """
 
     def __init__(self, file: Path | None = None, server: Cluster | None = None, database: str = ""):
         self._file, self._server, self._database = file, server, database
@@ -74,17 +77,17 @@ class Raced:
 
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Number of each result, such as `book done`."""
+    """How often each result occurred, by attempt and result, such as `book done`."""
 
 
 class Race:
-    """A kind of race: `prepare` runs before each round, `act` in each client, and `judge` after each round."""
+    """A kind of race. In each round, `prepare` runs first, then `act` in all clients at once, and finally `judge`."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         """Sets the rules before the first round, and installs the triggers that the race needs."""
 
     def prepare(self, place: Place, admin: BookingStore, turn: int) -> Any:
-        """Returns the arguments of the clients in this round."""
+        """Returns the arguments that the clients receive in a round."""
 
     def act(self, store: BookingStore, number: int, chance: random.Random, given: Any) -> Iterator[tuple[str, Any]]:
         """Yields the name and the call of each attempt of a client, in order."""
@@ -157,7 +160,7 @@ def _end_of(call: Callable[[], object]) -> str:
         return "refused"
     except StoreUnavailable as away:
         return "busy" if "too busy" in away.message else f"failed: {away.message}"
-    except Exception as error:  # The exception is a violation.
+    except Exception as error:  # No other exception is allowed, so the result counts as a violation.
         return f"failed: {error!r}"
 
 
@@ -231,7 +234,7 @@ class Clashes(Race):
 
 
 class Quotas(Race):
-    """Several clients of each user book and extend simultaneously, and together may exceed the user's quota."""
+    """Several clients of each user book and extend at the same time, and together would exceed the user's quota."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None, quota_gpu_hours=QUOTA_H))

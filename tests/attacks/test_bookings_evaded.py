@@ -1,4 +1,4 @@
-"""Tests of ways to use another member's booking and to hide this from enforcement; each was once undetected."""
+"""Tests of ways to use GPUs that others have booked without being noticed by enforcement. Each once succeeded."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def reported(team: Team, pid: int) -> dict[str, Any]:
 
 
 def wait_for_checks(root: Team) -> None:
-    """Gives the agent time to check the GPUs a few more times."""
+    """Waits until the agent has checked the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
-        time.sleep(0.2)  # No action may follow during this time.
+        time.sleep(0.2)  # The agent must take no action during this time.
 
 
 def test_a_process_that_names_itself_xorg_is_ended(site: Site, root: Team) -> None:
@@ -102,7 +102,7 @@ def test_a_job_that_restarts_all_the_time_gets_one_grace(site: Site, root: Team)
     while time.monotonic() - began < 60 and ended is None:
         process, pid = site.run("ann")
         site.on_gpu(pid)
-        time.sleep(0.7)  # Each process ends before its grace period does.
+        time.sleep(0.7)  # The test kills each process before the grace period ends.
         ended = process.poll()
         process.kill()
 

@@ -55,7 +55,7 @@ SAMPLE = {"time": 1.0, "host": HOST, "gpus": [GPU], "replicas": {}}
 
 
 def daemon(folder: Path, **answers: Any) -> Path:
-    """Returns a script that a local host runs as its Python; it answers like an agent, with null by default."""
+    """Returns a script that a local host runs as its Python. The script answers like an agent, by default with null."""
     said = {"hello": {"result": HELLO}, **answers}
     script = folder / f"daemon-{len(list(folder.iterdir()))}"
     script.write_text(DAEMON.format(python=sys.executable, answers=json.dumps(said)))

@@ -25,7 +25,7 @@ def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
 
 
 def test_the_check_detects_violations() -> None:
-    """Without this test, a parser that is never called would also pass."""
+    """If violations were not detected, every parser would pass the other tests."""
     from hypothesis import strategies as st
 
     def wrong(given: Any) -> Any:

@@ -42,7 +42,7 @@ def test_concurrent_clients_violate_no_invariant(place: Place, race: type[Race])
 
 
 def test_the_judges_see_violations(tmp_path: Path) -> None:
-    """Without this test, a race whose results are never checked would also pass."""
+    """If violations were not detected, every race would pass the other tests."""
     place = Place(tmp_path / "bookings.sqlite3")
     quotas, idle = Quotas(), IdleRelease()
     with closing(place.open("kim")) as store:

@@ -93,8 +93,9 @@ def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
 def test_the_store_of_an_unmodified_script_is_on_the_data_address_alone(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
-    """The test includes a restart, for which the port has been used before."""
-    desktop.use(lab3, python=sys.executable)  # The script imports torch itself.
+    """The test restarts the run once, because the port has then been used before."""
+    # With this interpreter, the script imports torch, instead of being forked from a process that has imported it.
+    desktop.use(lab3, python=sys.executable)
     file = topology(
         tmp_path / "program",
         """\

@@ -115,7 +115,8 @@ def test_questions_at_the_join_store() -> None:
     get = {"id": 4, "done": 1, "op": "get", "key": "a", "wait_s": 0}
     _questions([json.dumps({"id": 1, "done": 0, "op": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
     _questions([json.dumps({**get, "id": 0}).replace('"id": 0', f'"id": {ENDLESS}')])
-    _questions([json.dumps(get)] * 2)  # The timer of the first request must not fail at the second request.
+    # Both requests have the same ID. The timer of the first one must not fail when the second one arrives.
+    _questions([json.dumps(get)] * 2)
     _questions(["{"])
 
 

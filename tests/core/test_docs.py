@@ -25,6 +25,17 @@ from torchyard_agent.protocol.placeholders import NAMES
 from torchyard_core.cli.root_command import app
 from torchyard_core.fleet import cluster
 from torchyard_core.fleet.inventory import FleetModel, Host, read_fleet
+from torchyard_core.sweeps.model import (
+    Distribution,
+    Objective,
+    Parameter,
+    Pruner,
+    PrunerKind,
+    Sampler,
+    SamplerKind,
+    Search,
+)
+from torchyard_core.sweeps.search_file import search_from_text
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Pool, Program, Strategy, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import fastest_reduction
@@ -135,7 +146,7 @@ def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading:
 
 
 def default_shown(value: Any) -> str | None:
-    """Returns a default in the form used in the tables, or None if its wording is free."""
+    """Returns a default as the tables write it, or None if the tables may describe it in any words."""
     assert value is not PydanticUndefined
     if value is None or isinstance(value, BaseModel) or value in ((), {}):
         return None
@@ -155,7 +166,22 @@ def test_each_problem_and_placeholder_is_named() -> None:
 WHOLE = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"), "yaml") if "version:" in block]
 
 
-@pytest.mark.parametrize("text", [block for block in WHOLE if "hosts:\n" not in block])
+def test_the_example_search_and_its_topology_fit() -> None:
+    program, search = blocks(text_of("search-file.md"), "yaml")
+    topology = topology_from_text(f"version: 1\nname: x\npools: [{{name: w, role: worker, replicas: 1}}]\n{program}")
+    assert topology.topology is not None
+    assert search_from_text(search).check(topology.topology) == ()
+
+
+def test_each_key_of_a_search_file_is_described() -> None:
+    text = text_of("search-file.md")
+    for model in (Search, Parameter, Objective, Sampler, Pruner):
+        assert not {key for key in model.model_fields if key not in text}, model
+    for words in (Distribution, SamplerKind, PrunerKind):
+        assert not {word for word in words if f"`{word}`" not in text}, words
+
+
+@pytest.mark.parametrize("text", [block for block in WHOLE if "hosts:\n" not in block and "objective:" not in block])
 def test_example_topologies_are_right(text: str) -> None:
     read = topology_from_text(text, "example.yaml")
     assert [problem.printed("example.yaml") for problem in read.check() if problem.severity == "error"] == []

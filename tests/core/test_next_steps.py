@@ -32,6 +32,8 @@ def example(kind: type[NextStep]) -> NextStep:
         steps.SetUpTeam: {"options": ("--member", "x")},
         steps.ListBookings: {"option": "--mine"},
         steps.BookGpus: {"gpus": "gpu-a:0-1,gpu-b:2", "length": "8h"},
+        steps.LaunchAt: {"verb": "sweep", "arguments": ("a.yaml", "b.yaml")},
+        steps.LaunchWithBooking: {"verb": "sweep", "arguments": ("a.yaml", "b.yaml")},
         steps.JoinWaitlist: {"count": "4"},
     }
     return kind(**values | given.get(kind, {}))

@@ -39,7 +39,7 @@ class Outcome:
 
     @property
     def ended(self) -> Event:
-        """Returns the `run_ended` event, which must be the last event."""
+        """Returns the `run_ended` event, after checking that it is the last event."""
         assert self.events[-1]["event"] == "run_ended", (self.events[-1], self.stderr)
         return self.events[-1]
 
@@ -75,7 +75,7 @@ def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
 
 
 def topology(folder: Path, text: str, **scripts: str) -> Path:
-    """Writes a topology file into `folder`, with the given scripts beside it; `_` in the keywords stands for `.`."""
+    """Writes a topology file and scripts into `folder`; a keyword such as `train_py` stands for the file train.py."""
     folder.mkdir(exist_ok=True)
     for name, script in scripts.items():
         (folder / name.replace("_", ".")).write_text(textwrap.dedent(script))
@@ -90,7 +90,7 @@ def nothing_but(*variables: str) -> str:
 
 
 def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:
-    """Returns the next event of this kind that has these values, from a `run --json` that is still running."""
+    """Reads the events of a `run --json` command until one has the given kind and values; returns this event."""
     for event in events_of(process):
         if event.get("event") == kind and all(event.get(name) == value for name, value in wanted.items()):
             return event
@@ -119,7 +119,7 @@ def only(look: Callable[[], Sequence[Found]]) -> Found:
 
 
 def programs_on(lab: Lab) -> list[str]:
-    """Returns the command lines of the processes on the lab's hosts, except those of sshd and the agent."""
+    """Returns the command lines of all processes on the lab's hosts, except for sshd and the agent."""
     found = []
     for host in lab.hosts:
         for _, argv in host.processes():

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.lab import Desktop
 
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*(?:[a-zA-Z]|\Z)|\Z)")
-"""Escape sequences; the last one may be incomplete."""
+"""Matches escape sequences, of which the last one may be incomplete."""
 
 
 class Terminal:

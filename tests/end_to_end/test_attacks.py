@@ -91,7 +91,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
 
 
 def run_script(host: LabHost, script: str, run_id: str = "") -> Any:
-    """Runs a script on a host that connects to the daemon or to a run's keeper; returns its output, parsed as JSON."""
+    """Runs, on a host, a script that connects to the daemon or to a run's keeper; returns its JSON output."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -206,7 +206,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
 
     for process in stopping:
         output, errors = process.communicate(timeout=60)
-        # A request that arrives after the end of the run fails.
+        # A request fails if it arrives after the run has ended.
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
     assert any(process.returncode == 0 for process in stopping)
@@ -239,7 +239,7 @@ def test_a_closed_pipe_ends_the_command_and_not_the_run(desktop: Desktop, lab3: 
     assert following.stderr is not None
     assert following.stdout.readline() == "worker-0 | 0\n"
 
-    following.stdout.close()  # A command such as `| head -1` closes the pipe in the same way.
+    following.stdout.close()  # Close the pipe, as `head -1` would after reading a line.
 
     assert following.wait(30) == 1
     said = following.stderr.read()

@@ -78,7 +78,8 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
     assert desktop.torchyard("deploy", "gpu-a", env=KIM).returncode == 0
 
     with linked(desktop, "gpu-a") as link:
-        link.call("host.facts")  # The daemon is already running, and records this contact, too.
+        # The daemon does not record this call.
+        link.call("host.facts")
         acts = link.call("audit.read", {"last": 50})
         assert acts == audit_of(host)
         assert attributions(acts) == [("deploy", "kim", HERE), ("retire", "lee", "tower"), ("start", "kim", HERE)]
@@ -92,7 +93,7 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
     assert [re.split("  +", line)[1:] for line in shown.stdout.splitlines()[1:]] == [
         ["gpu-a", "agent retired", "kim@laptop", "-"],
         ["gpu-b", "agent installed", f"lee@{HERE}", __version__],
-        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # The agent had to be started in order to answer.
+        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # The command `hosts audit` had to start the agent.
     ]
     lab3["gpu-a"].stop_sshd()
     silent = desktop.torchyard("hosts", "audit", "gpu-a", "gpu-b", "--json")

@@ -33,14 +33,14 @@ TORCH = """
 
 
 def refused(outcome: Outcome, code: int, *said: str) -> None:
-    """Asserts the exit code, that there is a hint, that both texts match `said`, and that no run was submitted."""
+    """Asserts that a run was refused with the exit code, and that its message and hint contain the given texts."""
     assert outcome.code == code, (outcome.code, outcome.stderr)
     sentence = " ".join([outcome.error["message"], outcome.error["hint"]])
     for words in said:
         assert re.search(words, sentence), sentence
     assert outcome.error["hint"]
     for part in (outcome.error["message"], outcome.error["hint"]):
-        # stderr contains the same texts.
+        # stderr contains the same texts as the JSON output.
         assert words_of(part) in words_of(outcome.stderr)
     assert not outcome.of("run_submitted")
 

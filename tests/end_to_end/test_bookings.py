@@ -34,7 +34,7 @@ def kim_and_lee(gpu_lab: Lab, make_desktop: Callable[..., Desktop], calendar: st
         desktop = make_desktop(gpu_lab, python=None)
         (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: {person}\n")
         desktops.append(desktop)
-    torchyard(desktops[0], "hosts", "check", code=1)  # Exits with 1: the hosts have no torch.
+    torchyard(desktops[0], "hosts", "check", code=1)  # The exit code is 1 because the hosts have no torch.
     return desktops[0], desktops[1]
 
 
@@ -75,7 +75,7 @@ def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
 
     assert "is booked by kim ('digits')" in refused
     assert "--book" in refused
-    # The proposal is this command at another time, properly quoted.
+    # The proposal is the same command with another time, quoted for the shell.
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
     # The launch has created no run folder.
     assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []
@@ -128,7 +128,7 @@ def test_after_a_failure_the_gpus_are_kept_for_half_an_hour(
     now = datetime.now(UTC)
     (booking,) = store.bookings(now, now + timedelta(minutes=1), live=True)
     assert timedelta(minutes=28) < booking.end - now < timedelta(minutes=31)
-    # A second attempt gets the same GPUs.
+    # If the command is repeated, it gets the same GPUs.
     done = events(torchyard(kim, "run", topology(tmp_path / "run"), "--json").stdout)
     assert any("in your booking" in event.get("message", "") for event in done)
 
@@ -195,17 +195,17 @@ def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_no
         assert "kim until" in shown.stdout
         assert "Free now: 2 of 4 GPUs" in shown.stdout
         assert "as of " in shown.stderr
-        # Kim's booking is known, and is assumed not to have been released since.
+        # Lee's copy of the calendar contains Kim's booking, which may still be valid.
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused
         assert "That is as of " in refused
-        # GPUs without a known booking may have been booked meanwhile, so the run starts with a warning.
+        # The copy has no booking of these GPUs. Someone may have booked them since, so the run starts with a warning.
         told = events(torchyard(lee, "run", alone, "--json").stdout)
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]
         assert (line["ok"], line["warning"]) == (True, True)
         assert "others may have booked gpu-b:0 since" in line["message"]
-        # The user's own booking is still valid; a run that needs a new booking does not start.
+        # A run can use the user's own booking from the copy, but a run that needs a new booking does not start.
         assert "in your booking 'digits'" in torchyard(kim, "run", topology(tmp_path / "run")).stderr
         runs = {run["run_id"] for run in answer(kim, "runs", "list")}
         for wanted in (["run", alone, "--book", "1h"], ["run", both, "-y"]):

@@ -1,4 +1,4 @@
-"""Tests of how runs end: they are stopped completely, and a command that started later shows the end."""
+"""Tests that stopping a run ends all its processes, and that commands started later show the run's log and its end."""
 
 from __future__ import annotations
 

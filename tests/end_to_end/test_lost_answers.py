@@ -1,4 +1,4 @@
-"""Tests of answers of a primary that are lost at the start of a run or during the run."""
+"""Tests of requests to a primary whose answers are lost, at the start of a run or later."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def store(calendar: str) -> Iterator[BookingStore]:
 def of_kim(desktop: Desktop, calendar: str) -> Desktop:
     """Makes Kim the user of a desktop and checks the hosts; returns the desktop."""
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: kim\n")
-    torchyard(desktop, "hosts", "check", code=1)  # Exits with 1: the hosts have no torch.
+    torchyard(desktop, "hosts", "check", code=1)  # The exit code is 1 because the hosts have no torch.
     return desktop
 
 
@@ -162,7 +162,8 @@ def test_a_start_without_an_answer_keeps_its_booking_until_the_host_reports_its_
         assert live(store) == (booking,)
         assert answer(kim, "runs", "stop", run_id, "--force")["state"] == "stopped"
     else:
-        wait_until(lambda: not programs_on(gpu_lab))  # The run was prepared over the connection that has been closed.
+        # The connection over which the run was prepared has been closed, so the host ends the run.
+        wait_until(lambda: not programs_on(gpu_lab))
         shown = {run["run_id"]: run for run in answer(kim, "runs", "list")}[run_id]
         assert (shown["state"], shown["fresh"]) == ("stopped", True)
         assert "it did not begin" in shown["reason"]

@@ -80,7 +80,7 @@ def checks(outcome: Outcome, name: str) -> list[Event]:
 
 
 def warned(outcome: Outcome, name: str) -> str:
-    """Returns the message of the only warning with this name."""
+    """Returns the message of the check with the given name, which must be a warning."""
     [found] = [event for event in checks(outcome, name) if event.get("warning")]
     assert found["ok"]
     return str(found["message"])
@@ -138,7 +138,8 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 
     assert outcome.code == 1
     red = [event for event in checks(outcome, "network") if not event["ok"]]
-    assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}  # Both directions are reported.
+    # Each of the two hosts reports that it cannot reach the other.
+    assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}
     assert f"gpu-a does not reach gpu-b at {b.address} port" in outcome.error["message"]
     assert "firewall of gpu-b" in outcome.error["hint"]
     assert "`data_address` of gpu-b" in outcome.error["hint"]
@@ -149,7 +150,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     for host in lab3.hosts:
         host.shape("200mbit")
-        # Agents started by a login inherit its priority, so they can measure even on a busy machine.
+        # Agents inherit the priority of the login that starts them, so they can measure even on a busy machine.
         host.exec(["sh", "-c", "renice -n -10 -p $(pgrep -x sshd)"], check=True)
     desktop.bandwidths.unlink()
     file = topology(tmp_path / "slow", ON_TWO)
@@ -160,7 +161,7 @@ def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Deskt
 
     [line] = checks(first, "bandwidth")
     figure = float(line["message"].removeprefix("gpu-a ↔ gpu-b ").removesuffix(" Mbit/s"))
-    # The measurement skips the first tenth of a second, but TCP may hold another tenth in its buffers.
+    # The measurement skips the first 0.1 s, but TCP's buffers may hold the data of another 0.1 s.
     assert 100 < figure < 280
     assert checks(second, "bandwidth")[0]["message"] == line["message"]
     assert lab3["gpu-a"].bytes_received - before < 1_000_000

@@ -30,7 +30,7 @@ CAT = """
 MB = 1_000_000
 MANY = 24
 A_PART, THEN_SLOWLY = "6mb", "2mbit"
-"""Burst and rate of a slow link, so that a test can interrupt an upload in time."""
+"""Burst and rate of a link that is slow enough for a test to interrupt an upload."""
 
 
 def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
@@ -97,7 +97,7 @@ def test_a_folder_that_has_not_changed_is_not_sent_again(desktop: Desktop, lab3:
     assert sent[0] > 3 * 6 * MB
     assert sent[1] == 0
     assert sent[2] == 3 * len("second\n")
-    assert unchanged < MB  # None of the 18 MB was sent again; only messages of the protocol were.
+    assert unchanged < MB  # Nothing of the 18 MB was sent again; the bytes are those of protocol messages.
 
 
 def test_each_run_keeps_the_code_that_it_ran(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_hosts_that_share_a_home_get_it_once(lab: LabFactory, make_desktop: Make
     assert desktop.torchyard("deploy").returncode == 0
     file = folder_with(tmp_path / "work", 3, 8 * MB)
     for host in hosts.hosts:
-        host.shape("100mbit")  # All three hosts are asked before the first one has finished.
+        host.shape("100mbit")  # The command queries all three hosts before the first one has received all files.
     before = received(hosts.hosts)
 
     outcome = succeeded(run(desktop, file))

@@ -146,7 +146,8 @@ def test_the_daemon_that_systemd_starts_is_the_one_that_a_desktop_finds(
     # The test runs the command of the systemd unit, because systemd does not run in the lab.
     command = [sys.executable, "-I", "-S", main, "daemon", "/root/.torchyard", str(before["sha256"])]
     second = host.exec(command)
-    assert (second.returncode, second.stderr) == (0, "")  # A daemon is already running.
+    # The second daemon exits, because a daemon is already running.
+    assert (second.returncode, second.stderr) == (0, "")
     host.exec(["kill", "-KILL", str(before["pid"])], check=True)
     wait_until(lambda: all(pid != before["pid"] for pid, _ in host.processes()))
     started_by_hand = host.start(command)

@@ -26,7 +26,7 @@ from torchyard_core.launch.planning import LaunchContext
 pytestmark = pytest.mark.lab
 
 UPGRADE_ASKED_WITHIN_S = 5.0
-"""Time in seconds within which a daemon is asked to exit; on a slower machine the test proves nothing."""
+"""Time in seconds within which the daemon must be asked to exit. If it takes longer, the test has no meaning."""
 COUNTING = """
     import pathlib, sys, time
     number = 0
@@ -107,7 +107,7 @@ def agent_on(desktop: Desktop, host: str = "gpu-a") -> dict[str, Any]:
 
 
 def noted_on(host: LabHost, version: str) -> dict[str, Any]:
-    """Waits for the state file of a daemon with this version on the host; returns its content."""
+    """Waits until the daemon's state file on the host names the given version; returns the content of the file."""
     path = host.home / ".torchyard" / "hosts" / host.name / "agent.json"
     wait_until(lambda: path.exists() and json.loads(path.read_text())["version"] == version)
     found: dict[str, Any] = json.loads(path.read_text())
@@ -181,8 +181,8 @@ def test_a_follower_sees_the_end_of_a_run_while_the_agent_is_replaced(
     following = desktop.start("runs", "logs", run_id, "--replica", "worker-0", "-f")
     assert following.stdout is not None
     assert following.stderr is not None
-    # Following the run has installed this desktop's agent, which is newer. Then a desktop with a still newer agent
-    # connects.
+    # By following the run, this desktop has installed its own agent, which is newer. Then another desktop deploys an
+    # even newer agent.
     first = following.stdout.readline()
     newest = install("9.0.0")
     newest.says("deploy", "gpu-a", "gpu-b")
@@ -214,7 +214,8 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     wait_until(lambda: "line 5" in log_of(desktop, run_id, "worker-1"))
     agent = agent_on(desktop)
     assert agent["version"] == "9.0.0"
-    # Even after the newer daemon has been killed, an older desktop does not reinstall an older daemon.
+    # After the newer daemon has been killed, an older desktop starts it again and does not replace it by its own
+    # version.
     lab3["gpu-a"].exec(["kill", "-KILL", str(agent["pid"])], check=True)
     wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}

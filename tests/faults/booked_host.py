@@ -102,7 +102,7 @@ class Site:
 
 @contextmanager
 def booked_host(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Site]:
-    """The host without a running agent; the first `Site.team` starts the agent."""
+    """The host, on which no agent is running until the first call of `Site.team`."""
     inside = "/tmp/nvml"
     environment = {
         "LD_LIBRARY_PATH": inside,

@@ -26,7 +26,7 @@ COUNTING = """
         print(os.environ["TORCHYARD_REPLICA"], number, flush=True)
         time.sleep(0.02)
 """
-"""Prints a numbered line every 20 ms, so that gaps in the log and stalled ranks are visible."""
+"""A program that prints a numbered line every 20 ms, so that gaps in the log and stalled ranks can be seen."""
 GONE_WITHIN_S = 60.0
 """Deadline in seconds for processes to end, generous for loaded machines."""
 BUSY_S = 4.0
@@ -145,12 +145,12 @@ class Team:
 
 
 def outside_pids(host: LabHost, word: str) -> list[int]:
-    """Returns the PIDs on this machine of a host's processes whose command lines contain this word."""
+    """Returns the PIDs that a host's processes whose command lines contain a word have on this machine."""
     return [pid for pid, argv in _argv_by_outside_pid(host).items() if word in " ".join(argv)]
 
 
 def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
-    """Signals a host's processes whose command lines contain this word; returns their PIDs on this machine."""
+    """Sends a signal to a host's processes whose command lines contain a word; returns their PIDs on this machine."""
     found = outside_pids(host, word)
     for pid in found:
         with suppress(ProcessLookupError):

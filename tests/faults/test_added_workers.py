@@ -72,7 +72,7 @@ def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
 
 
 def launch(team: Team, folder: Path, worker_2: str = "gpu-c") -> LaunchedRun:
-    """Launches two workers on gpu-a and gpu-b with the command, so that this desktop's history has the run.
+    """Launches two workers on gpu-a and gpu-b with `torchyard run`, which adds the run to the desktop's history.
 
     Args:
         worker_2: The host on which the test will add a worker.
@@ -153,7 +153,7 @@ def test_a_restart_includes_a_worker_that_was_added_on_a_host_of_the_run(team: T
         done.stdout
     )
     wait_for_steps(run, *ALL)
-    kill(team, run, "worker-1", "worker-2")  # Only one is left, and `min_replicas` is 2.
+    kill(team, run, "worker-1", "worker-2")  # Only one worker is left, but `min_replicas` is 2.
     wait_until(lambda: run.of("gang_restart"), SOON_S)
     wait_for_steps(run, *ALL)
     check_parameters(run)

@@ -1,4 +1,4 @@
-"""Tests of network failures: a short failure has no effect; after a long failure, the lost host is used again."""
+"""Tests of network failures: a short one has no effect, and a host that was lost in a long one is used again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     host = team.lab["gpu-c"]
 
     host.cut_cable()
-    time.sleep(5)  # The cable remains cut for five seconds.
+    time.sleep(5)
     before = len(run.log("worker-2").splitlines())
     host.mend_cable()
 
@@ -47,7 +47,7 @@ def test_a_cable_cut_for_thirty_seconds_never_leaves_two_generations_running_at_
         wait_until(lambda: run.of("gang_restart"))
         assert "gpu-c was lost" in run.of("gang_restart")[0]["cause"]
         while time.monotonic() < cut_at + 30:
-            # No rank starts while the host may still come back.
+            # No rank of the next generation starts while the lost host may still come back.
             assert watch.last().generations <= {0}
             time.sleep(0.1)
         host.mend_cable()

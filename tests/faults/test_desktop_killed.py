@@ -44,7 +44,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", cut)
-    # Without `take_back`, the desktop ends as after a SIGKILL.
+    # `take_back` is disabled, so the desktop ends without cleaning up, as after a SIGKILL.
     monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

@@ -86,7 +86,7 @@ def test_a_run_is_ended_through_its_keeper_and_not_restarted(site: Site) -> None
     root = site.team("root")
     site.exchange(root, "stop")
     wait_until(lambda: not site.is_alive(rank))
-    site.on_gpu()  # The GPU driver no longer lists the process.
+    site.on_gpu()  # Make the fake GPU driver list no process.
     wait_until(lambda: ann.call("gpu-a", "run.show", run_id=started.run_id)["ended"])
     shown = ann.call("gpu-a", "run.show", run_id=started.run_id)
     assert (shown["state"], shown["restarts"]) == ("stopped", [])

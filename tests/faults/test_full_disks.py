@@ -52,7 +52,7 @@ def on_a_small_disk(lab3: Lab, make_desktop: Callable[..., Desktop], tmp_path: P
 
 
 def fill(host: LabHost) -> None:
-    """Fills the host's small disk, and repeats this if programs free space meanwhile."""
+    """Fills the host's small disk. If a program frees space in the meantime, fills this space, too."""
 
     def is_full() -> bool:
         host.exec(["sh", "-c", f"cat /dev/zero >>{AGENT_DIR}/filler"])
@@ -128,7 +128,7 @@ def test_a_run_survives_a_full_disk_with_its_record_intact(on_a_small_disk: Team
     run.wait_for_output("line 5\n")
     for name in ("gpu-a", "gpu-b"):
         fill(team.lab[name])
-    # The gang restarts meanwhile, and the journals have no space in which to record the restart.
+    # The gang restarts while the disks are full, so the journals cannot record the restart.
     before = ranks(team)
     kill(team.lab["gpu-c"], "script.py")
     wait_until(lambda: len(ranks(team)) == 3 and not ranks(team) & before)

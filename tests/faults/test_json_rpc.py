@@ -86,7 +86,7 @@ two of the longest lines), 1 for answers, and the rest for a thousand requests i
 
 
 def run_script(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:
-    """Runs a script on the host that connects to the daemon or to a run's keeper; returns the script's JSON output."""
+    """Runs, on a host, a script that connects to the daemon or to a run's keeper; returns its JSON output."""
     said = host.exec([sys.executable, "-c", TALK + script, str(REPOSITORY / "agent"), run_id, method], timeout=90)
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)

@@ -113,7 +113,7 @@ def test_a_killed_keeper_of_a_member_ends_its_ranks_and_the_gang_restarts(team: 
 
     os.kill(keeper_of(team.lab["gpu-b"]), signal.SIGKILL)
 
-    # The orphan had left its session, and its parent has ended, so the daemon ends the orphan.
+    # The orphan has a session of its own, and its parent has ended. The daemon must end it.
     wait_until(lambda: not outside_pids(team.lab["gpu-b"], "time.sleep(600)"))
     wait_until(lambda: "up 1" in run.log("worker-0") and "up 1" in run.log("worker-2"))
     assert run.of("gang_restart")[0]["cause"].startswith("gpu-b was lost: its keeper was not heard")

@@ -26,7 +26,10 @@ NUL = "\0"
 LEASE_S = 6.0
 RENEW_EVERY_S = 0.5
 FREE_WITHIN_S = 60.0
-"""Deadline in seconds under load. Without a lease, the host releases GPUs when it detects the lost connection."""
+"""Deadline in seconds on a loaded machine.
+
+If there were no lease, hosts would release GPUs only when they detect the lost connection.
+"""
 STOPS_ITSELF = f"""
 import os, signal
 from torchyard_core.cli.entry_point import main

@@ -76,5 +76,5 @@ def test_all_other_hosts_end_their_ranks_when_the_primary_is_destroyed(team: Tea
         assert ended["state"] == "failed"
         assert f"the primary host {run.primary} was lost: not heard for 1" in ended["reason"]
         assert team.call(host.name, "run.show", run_id=run.run_id)["reason"] == ended["reason"]
-    # The lease is checked once a second.
+    # A keeper checks its lease once a second.
     assert took_s < LEASE_S + GRACE_S + 1 + BUSY_S

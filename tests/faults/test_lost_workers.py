@@ -1,4 +1,4 @@
-"""Tests of `on_worker_loss: continue` on hosts: a lost chief, and a host that is lost and comes back."""
+"""Tests of `on_worker_loss: continue` on hosts: a lost chief, and a lost host that returns."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def wait_for_return(run: LaunchedRun, name: str) -> None:
 
 
 def stop(run: LaunchedRun) -> None:
-    """Stops the run, which all workers end with their own exit code."""
+    """Stops the run, and checks that each worker exits by itself."""
     ended = run.stop(force=False)
     assert (ended["state"], {one["exit_code"] for one in ended["replicas"]}) == ("stopped", {0}), ended
 
@@ -91,7 +91,7 @@ def test_the_next_worker_saves_checkpoints_until_a_lost_chief_is_back(team: Team
     ("strategy", "pools"),
     [
         pytest.param(CONTINUE, [WORKERS], id="all_reduce"),
-        # The lost worker sums a share of the gradients.
+        # The worker that is lost also sums a part of the gradients.
         pytest.param(
             CONTINUE.replace("all_reduce", "reduction_server"),
             [WORKERS, "{name: reducers, role: reducer, replicas: 1, hosts: [gpu-a]}"],

@@ -1,4 +1,4 @@
-"""Tests that scheduled runs start without a desktop and without the daemon."""
+"""Tests that scheduled runs start even if no desktop is connected and the daemon is not running."""
 
 from __future__ import annotations
 

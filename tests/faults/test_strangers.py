@@ -44,7 +44,7 @@ SILENT = 150
 
 
 def gang_port(host: LabHost) -> int:
-    """Returns the listening port other than SSH; reserved ports do not listen."""
+    """Returns the only port, apart from the SSH port, on which the host listens. Reserved ports do not listen."""
     rows = (line.split() for line in Path(f"/proc/{keeper_of(host)}/net/tcp").read_text().splitlines()[1:])
     (port,) = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - {host.port}
     return port
@@ -71,7 +71,7 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
                 while talking.recv(4096):
                     pass
         assert run.of("gang_restart") == []
-        # A disconnected member must be able to reconnect despite the strangers' connections.
+        # A disconnected member must be able to reconnect despite the unauthenticated connections.
         member.cut_cable()
         wait_until(lambda: run.of("gang_restart"))
         strangers += [stack.enter_context(socket.create_connection(address, 10)) for _ in range(SILENT)]
@@ -110,7 +110,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
         with contextlib.suppress(ConnectionError):
             while piece := stranger.recv(4096):
                 answer += piece
-    # The client gets the keeper's hello and a refusal, but neither a proof nor a frame.
+    # After its first message, the keeper sends at most a refusal, but no proof that it knows the key, and no data.
     assert answer[48:] in (b"", bytes(32))
     log = run.folder(run.primary) / "keeper.log"
     wait_until(lambda: "the caller does not know the run's secret" in log.read_text())

@@ -262,7 +262,7 @@ def test_a_killed_reducer_is_replaced_while_trainers_wait_with_the_same_result(t
     assert KILLED.search(cause)
     assert "reducer-0 is back" in run.log("chief-0")
 
-    # All sums of the replaced reducer are computed again, starting from the checkpoint before its failure.
+    # The run restarts from a checkpoint that is older than the reducer's failure, so all sums since then are repeated.
     kill(team, run, "worker-1")
     wait_for_starts(run, 2, *trainers)
     assert len(restarts(run, "reducer-0")) == 1

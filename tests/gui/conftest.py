@@ -32,7 +32,7 @@ from torchyard_core.home import Home
 from torchyard_gui.theme.theme import theme
 
 BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
-# Qt's offscreen platform itself logs these messages.
+# Messages that Qt's offscreen platform logs without a fault of the window.
 EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 20_000
 SERVER_ENDS_WITHIN_S = 60

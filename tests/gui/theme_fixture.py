@@ -21,5 +21,5 @@ def without_theme() -> Iterator[None]:
     try:
         yield
     finally:
-        if not application.styleSheet():  # The theme has changed meanwhile if there is a style sheet.
+        if not application.styleSheet():  # A style sheet exists if the theme was changed in the meantime.
             application.setStyleSheet(sheet)

@@ -1,4 +1,4 @@
-"""`torchyard` commands that are forked from a process with imported modules, which saves half a second per command."""
+"""`torchyard` commands that are forked from a process with imported modules, to save half a second per command."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Desktop:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs `torchyard --home … ARGUMENTS` to its end; does not raise an exception for any exit code."""
+        """Runs `torchyard --home … ARGUMENTS` until it ends. A nonzero exit code does not raise an exception."""
         command, environment, folder = self.command(*arguments), self.environment(env), cwd or self.directory
         if self._commands is not None:
             done = self._commands.run(command[3:], environment, folder, input, timeout)
@@ -137,6 +137,6 @@ class Desktop:
                 process.kill()
                 process.communicate()
             except ValueError:
-                # The test has read and closed the pipes itself.
+                # The test may already have read and closed the pipes.
                 process.wait()
         self._started.clear()

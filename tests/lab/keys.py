@@ -27,6 +27,6 @@ def fingerprint(public_line: str) -> str:
 
 
 def known_hosts_line(address: str, port: int, public_line: str) -> str:
-    """Returns the line for this address, port and key in a known-hosts file."""
+    """Returns the line that a known-hosts file needs for an address, a port and a key."""
     place = address if port == 22 else f"[{address}]:{port}"
     return f"{place} {' '.join(public_line.split()[:2])}"

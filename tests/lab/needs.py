@@ -22,7 +22,7 @@ TOOLS = {
 """Programs that the lab runs, with the Debian package of each."""
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH for building and booting hosts: that of the system, regardless of the PATH of the tests."""
+"""The system's usual PATH, with which hosts are built and booted, whatever the PATH of the tests is."""
 
 
 class LabUnavailable(Exception):

@@ -89,7 +89,7 @@ class Network:
 
 
 def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
-    """Disables IPv6 on new interfaces, so byte counters include hardly any traffic except that of programs."""
+    """Disables IPv6 on new interfaces, so byte counters include hardly any traffic that does not come from programs."""
     commands = [
         f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
         for namespace in namespaces

@@ -51,7 +51,7 @@ def tag(owner: int, number: int) -> str:
 
 
 def claim_subnet() -> Subnet:
-    """Claims a subnet that no other lab holds and no route of this machine covers; first `sweep`."""
+    """Calls `sweep`, and claims a subnet that no other lab holds and no route of this machine covers."""
     CLAIMS.mkdir(mode=0o755, parents=True, exist_ok=True)
     sweep()
     taken = _routes()
@@ -102,7 +102,7 @@ def _lock(number: int) -> int | None:
     claim = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking this file, its owner may have released the claim and removed the file.
+        # Before this process locked the file, the previous owner may have released the claim and removed the file.
         if os.fstat(claim).st_ino == path.stat().st_ino:
             return claim
     except (BlockingIOError, FileNotFoundError):

@@ -24,7 +24,7 @@ def test_three_hosts_are_up_in_seconds(lab: LabFactory) -> None:
     hosts = lab(3).hosts
     took = time.monotonic() - began
     assert [host.name for host in hosts] == ["gpu-a", "gpu-b", "gpu-c"]
-    assert took < 20  # This takes 1 s on an idle machine.
+    assert took < 20  # Creating the hosts takes 1 s on an idle machine.
 
 
 def test_a_host_has_its_own_name_home_and_processes_over_ssh(lab3: Lab) -> None:

@@ -72,7 +72,7 @@ class Gang:
         return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]
 
     def losses(self, rank: int = 0) -> dict[int, str]:
-        """Returns the rest of the last complete line of each step, by step."""
+        """Returns by step the text after the step's number, from the last complete line about this step."""
         log = self.folder / f"losses.{rank}"
         lines = log.read_text().splitlines() if log.exists() else []
         return {int(line.split()[0]): line.partition(" ")[2] for line in lines if line.count(" ") == 3}

@@ -59,7 +59,10 @@ async def _on_member(stream: Stream, introduction: Message) -> None:
 
 
 async def _serve(port: int, address: str | None = None) -> None:
-    """Serves until the process is killed, or, at an address of a host, until stdin is closed."""
+    """Serves until the process is killed.
+
+    If it listens at the address of a lab host, it also ends when stdin is closed.
+    """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind((address or "127.0.0.1", port))

@@ -25,6 +25,17 @@ GPU_MARKS = [
 ]
 
 
+def gpu_environment() -> dict[str, str]:
+    """Returns the environment of one trainer."""
+    return {
+        "CUDA_VISIBLE_DEVICES": "0",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NCCL_HOSTID": uuid.uuid4().hex,
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
+
+
 class Interpreters:
     """Starts scripts in new interpreters, because forks of a process with an initialized GPU cannot use the GPU."""
 
@@ -34,14 +45,9 @@ class Interpreters:
     def start(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """Starts a process whose output is a single text stream."""
         given = environment or {}
-        servant = given.get("TORCHYARD_ROLE") in ("ps", "reducer")
-        gpu = {
-            "CUDA_VISIBLE_DEVICES": "" if servant else "0",
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "NCCL_HOSTID": uuid.uuid4().hex,
-            "NCCL_SOCKET_IFNAME": "lo",
-        }
+        gpu = gpu_environment()
+        if given.get("TORCHYARD_ROLE") in ("ps", "reducer"):
+            gpu["CUDA_VISIBLE_DEVICES"] = ""
         process = subprocess.Popen(
             [sys.executable, *map(str, arguments)],
             env={**bare_environment(), **given, **gpu},

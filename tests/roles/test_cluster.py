@@ -1,4 +1,4 @@
-"""Tests of further calls of Cluster: clipping by value, accumulate(), unwrap(), `with ty.join()`; and of exports."""
+"""Tests of clipping by value, accumulate(), unwrap() and other methods of Cluster, `with ty.join()`, and exports."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_with_leaves_at_its_end_and_lets_exceptions_through() -> None:
     assert process_entry._joined.has_left
     process_entry._joined.leave()
     process_entry._joined._leave_at_exit()
-    assert ended == ["abandoned"]  # The exit handler does nothing more.
+    assert ended == ["abandoned"]
     with pytest.raises(SystemExit):
         end_with(SystemExit(0))
     assert ended == ["abandoned", "left"]

@@ -135,7 +135,7 @@ def test_what_cannot_be_shared_out_is_refused() -> None:
     ):
         with pytest.raises(ty.UsageProblem, match=sentence):
             made(loader, 2)
-    # A single process gets all data in the script's order.
+    # If there is only one process, it gets all data in the script's order.
     assert numbers(made(DataLoader(data, batch_sampler=batches))) == [[0, 1], [2, 3], [4, 5]]
     assert numbers(made(DataLoader(Stream(), batch_size=2))) == [[0, 1], [2]]
     with pytest.raises(ty.UsageProblem, match="got a loader that it has returned earlier"):

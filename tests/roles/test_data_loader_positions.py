@@ -58,8 +58,8 @@ def test_finished_epochs_yield_nothing_and_the_rest_is_what_it_would_have_been(h
     seen.append([next(iterator).tolist() for _ in range(min(batches, len(expected[1])))])
     random = torch.get_rng_state()
     if not batches:
-        # The position is saved before the order of the epoch is drawn, together with the random state that determines
-        # this order.
+        # The position is saved before the loader draws the order of the epoch. The random state that determines the
+        # order is saved with it.
         next(iterator)
     position = {**broken.position(), "batches": len(seen[1])}
     torch.manual_seed(99)  # The new process has a different random state.

@@ -1,4 +1,4 @@
-"""Tests of the digits example: four changed lines, the same results in one process, and one model on three."""
+"""Tests of the digits example: it differs in four lines, has the same results in one process, and trains on three."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_by_hand_it_does_what_the_single_script_does(start: Start) -> None:
 
 
 def test_three_workers_come_to_one_model_and_report(train: Train, keeper: Keeper) -> None:
-    """The tests on hosts compare the model's accuracy with that of one process."""
+    """Tests on hosts compare the model's accuracy with the accuracy that one process reaches."""
     outputs = train(DIGITS / "train.py", 3, "--epochs", "3", TORCHYARD_REPORT=keeper.address)
     [together] = {accuracy(output) for output in outputs}
     assert together > 0.5

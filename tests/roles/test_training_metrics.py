@@ -113,12 +113,13 @@ def test_throughput_is_the_mean_of_the_last_ten_seconds() -> None:
             progress.step()
         return progress.take()["throughput"]
 
-    assert train(51, 0.1) == pytest.approx(100)  # The mean of the 5 s since the first step.
+    assert train(51, 0.1) == pytest.approx(100)  # The rate is the mean of the 5 s since the first step.
     assert train(50, 0.1) == pytest.approx(100)
-    # Half of the time had 20 samples per second.
+    # During half of the ten seconds, the rate was only 20 samples per second.
     assert train(10, 0.5) == pytest.approx((50 * 10 + 10 * 10) / 10, rel=0.05)
-    assert train(10, 0.5) == pytest.approx(20, rel=0.05)  # The fast steps are too old to count.
-    # If steps take longer than 10 s, the rate is that of the last step.
+    # The fast steps were more than ten seconds ago, so they no longer count.
+    assert train(10, 0.5) == pytest.approx(20, rel=0.05)
+    # If a step takes longer than 10 s, the rate is computed from the last step alone.
     assert train(2, 30.0) == pytest.approx(10 / 30)
 
 

@@ -35,7 +35,7 @@ def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
 
 
 def prove(cells: Sequence[Cell], folder: Path, *, slots: int, cold: bool) -> dict[Cell, runs.Verdict]:
-    """Returns the verdict of each cell, and prints each verdict as soon as it is known."""
+    """Returns the outcome of each cell of the table, and prints each outcome as soon as it is known."""
     references = folder / "reference"
     with redirect_stdout(io.StringIO()):
         runs.make_references(cells, references)

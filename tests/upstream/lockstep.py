@@ -72,7 +72,7 @@ class Lockstep:
             program(rank)
             self._put(rank, "the end", None)
             self._living.discard(rank)
-        except BaseException as error:  # Raised again by the thread that waits for all ranks.
+        except BaseException as error:  # The thread that waits for all ranks raises the exception again.
             with self._changed:
                 self._error = self._error or error
         finally:

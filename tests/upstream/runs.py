@@ -1,4 +1,4 @@
-"""Runs of loops, launched with the command on this computer, and the verdicts on these runs."""
+"""Launches loops with the command on this computer, and judges the results of the runs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ STRATEGIES = {
     "sandblaster": ("{kind: sandblaster}", "{name: servers, role: ps, replicas: 2}"),
     "downpour": ("{kind: downpour, worker_groups: 2}", "{name: servers, role: ps, replicas: 1}"),
 }
-"""The strategy and the additional pool that it needs, by the strategy's name."""
+"""By the strategy's name: the strategy block of the topology, and the additional pool that the strategy needs."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
-"""Environment of loops in asynchronous groups: smaller and more steps."""
+"""Environment variables with which the loops of asynchronous groups make smaller and more steps."""
 SILENT_FAULTS = {"plateau_of_each"}
-"""Loops whose ranks diverge by a defect of the script: continuing would be a silent difference."""
+"""Loops whose ranks diverge because of a defect in the script. A run that continues would silently be wrong."""
 CONSEQUENCES = {"PeerLost", "StoreLost", "StoreTimeout", "ProtocolError"}
-"""Errors of the product that do not explain why a loop cannot work."""
+"""Torchyard's errors that are only consequences, and do not explain why a loop cannot work."""
 
 Cell = tuple[str, str, int]
 """A loop, a strategy and a number of workers."""
@@ -72,7 +72,10 @@ def names() -> list[str]:
 
 
 def make_references(cells: Iterable[Cell], folder: Path) -> None:
-    """Computes the references of cells in their folders; loops with silent faults have one only for downpour."""
+    """Computes the reference results of cells in their folders.
+
+    Loops with silent faults have a reference only for downpour.
+    """
     for place, (loop, strategy, workers) in {reference_of(folder, cell): cell for cell in cells}.items():
         if strategy == "downpour":
             with _environment(PACE):
@@ -150,7 +153,7 @@ def warm_python(folder: Path) -> Iterator[str]:
 
 
 def _serve_exit_statuses(fork_server: ForkServer, stopped: threading.Event) -> None:
-    """Handles the fork server's reports of exit statuses, because the server would otherwise not continue."""
+    """Reads the exit statuses that the fork server reports, because the server would otherwise block."""
     while not stopped.wait(0.5):
         fork_server.receive_pending()
 
@@ -163,7 +166,10 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """Returns the verdict on a run, based on its end, results and reference (of separate ranks for downpour)."""
+    """Judges a run by its end, and by its results compared with the reference.
+
+    For downpour, the ranks of the reference are separate.
+    """
     if done is None:
         return Verdict("hangs", f"after {PATIENCE_S} s")
     if done.returncode != 0:
@@ -193,7 +199,10 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """Yields the largest difference in each tensor, infinity if it is missing, and its name; buffers only on rank 0."""
+    """Yields the largest difference in each tensor (infinity if the tensor is missing) and the tensor's name.
+
+    Buffers are compared only on rank 0.
+    """
     for kind in ("parameters", "buffers") if rank == 0 else ("parameters",):
         yield from _differences(ours, theirs, kind, rank)
     for kind in ("losses", "numbers"):

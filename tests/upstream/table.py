@@ -14,7 +14,7 @@ BEGIN, END = "<!-- loops: written by `make proof` -->", "<!-- end of loops -->"
 
 
 def render(verdicts: Mapping[Cell, Verdict]) -> str:
-    """Returns the table, followed by the sentences of the verdicts."""
+    """Returns the table, followed by the details of the outcomes."""
     sentences: list[str] = []
     lines = [f"| loop | {' | '.join(STRATEGIES)} |", f"|---|{'---|' * len(STRATEGIES)}"]
     for loop in sorted({loop for loop, _, _ in verdicts}):

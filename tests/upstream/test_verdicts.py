@@ -1,4 +1,4 @@
-"""Tests of the parts of the proof: running ranks in lockstep, the comparison, and the table in the documentation."""
+"""Tests of the code in `tests.upstream`: ranks in lockstep, the comparison, and the table in the documentation."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.window.display import open_display
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 600
 """Deadline of a journey in seconds, which is generous, so that a journey does not fail on a loaded machine."""
-PROGRAMS = ("Xvfb", "openbox", "xdotool")
+PROGRAMS = ("Xvfb", "openbox", "xdotool", "xterm")
 
 pytestmark = [
     pytest.mark.timeout(WITHIN_S + 60),

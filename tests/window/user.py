@@ -110,13 +110,11 @@ class User:
 
     def click(self, target: QWidget | QPoint, at: QPoint | None = None, button: int = 1) -> None:
         self.move(target, at)
-        self._begin_click()
-        xdotool("click", str(button))
+        self._press_buttons("click", str(button))
 
     def double_click(self, target: QWidget | QPoint, at: QPoint | None = None) -> None:
         self.move(target, at)
-        self._begin_click()
-        xdotool("click", "--repeat", "2", "--delay", "60", "1")
+        self._press_buttons("click", "--repeat", "2", "--delay", "60", "1")
 
     def move(self, target: QWidget | QPoint, at: QPoint | None = None) -> QPoint:
         there = target if isinstance(target, QPoint) else self.point(target, at)
@@ -124,13 +122,14 @@ class User:
         return there
 
     def press(self) -> None:
-        self._begin_click()
-        xdotool("mousedown", "1")
+        self._press_buttons("mousedown", "1")
 
-    def _begin_click(self) -> None:
-        """Waits until the interval of a double click has passed, so that two clicks are not a double click."""
+    def _press_buttons(self, *command: str) -> None:
+        """Presses once the interval of a double click has passed, so that two clicks are not a double click."""
         interval_s = self.gui(lambda: QApplication.styleHints().mouseDoubleClickInterval()) / 1000
         time.sleep(max(0.0, self._clicked_at + interval_s + STEP_S - time.monotonic()))
+        xdotool(*command)
+        # On a busy machine, xdotool may press much later than it was started, but not after it has ended.
         self._clicked_at = time.monotonic()
 
     def release(self) -> None:

@@ -109,6 +109,7 @@ class Keeper:
         methods = (
             *(self.warm, self.prepare, self.renew, self.start, self.join, self.stop, self.abort),
             *(self.calendar, self.status, self.metrics, self.sample, self.invite, self.hold, self.grow, self.withdraw),
+            *(self.sweep, self.trial),
         )
         return {method.__name__: self._counted(method) for method in methods}
 
@@ -246,6 +247,7 @@ class Keeper:
         ranks.gpu_acquisition = GpuAcquisition(resources, self._host, lambda message: ranks.send(message))
         self._ranks = ranks
         self._metrics.serve(ranks.on_datagram)
+        ranks.read_reports = self._metrics.read_last
         self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._notify_journal_growth)
         self._status = RunStatus(self._run_id, self._journal)
         return self._status
@@ -279,6 +281,7 @@ class Keeper:
                 "spare_imports": [str(name) for name in params.get("spare_imports", [])],
                 "start_at": start_at,
                 "booking": params.get("booking"),
+                "sweep": params.get("sweep"),
             },
             ranks,
             status,
@@ -353,6 +356,14 @@ class Keeper:
         names = [str(name) for name in params["replicas"]]
         asyncio.get_running_loop().call_soon(self._primary().growth.withdraw, names, why)
         return {}
+
+    async def sweep(self, connection: Connection, params: Params) -> Any:
+        """Answers the coordinator of the sweep with the lost hosts, and with `full` also with the sweep."""
+        return self._primary().sweep(full=bool(params.get("full")))
+
+    async def trial(self, connection: Connection, params: Params) -> Any:
+        """Calls `method` of the keeper of a trial on `host`, for the sweep's coordinator."""
+        return await self._primary().call_trial(str(params["host"]), str(params["method"]), params["params"])
 
     def _primary(self) -> Primary:
         if not isinstance(self._participant, Primary) or self._participant.has_finished:

@@ -31,6 +31,7 @@ from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar
+from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import Start
 from torchyard_agent.protocol.rank_environment import has_store
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
@@ -38,6 +39,7 @@ from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
 
 if TYPE_CHECKING:
     from torchyard_agent.keeper.run_growth import RunGrowth
+    from torchyard_agent.keeper.trial_keepers import TrialCalls
 
 DISMISS_S = 3.0
 """Time in seconds for members to acknowledge the run's end."""
@@ -95,6 +97,7 @@ class Primary:
         self._timers: list[asyncio.TimerHandle] = []
         self._run: state_machine.Run | None = None
         self._growth: RunGrowth | None = None
+        self._trials: TrialCalls | None = None
         self._early_stops: list[events.StopRequested] = []
         self._replication = self._create_replication()
         self._assignments = Assignments(start, replicates=self._replication is not None and len(start["members"]) > 1)
@@ -395,6 +398,30 @@ class Primary:
             )
         return self._growth
 
+    def sweep(self, *, full: bool) -> dict[str, Any]:
+        """Returns the lost hosts of a sweep, and with `full` the sweep (`protocol.sweep_messages.Sweep`)."""
+        lost = [host.name for host in self._current_run().hosts if host.lost]
+        return {"lost": lost, **({"sweep": self._start["sweep"]} if full else {})}
+
+    async def call_trial(self, host: str, method: str, params: Message) -> Any:
+        """Calls the keeper of a trial on a host of the sweep. Raises RpcError."""
+        if self._start["sweep"] is None or not any(host == one.name for one in self._current_run().hosts):
+            raise RpcError(f"{host} takes part in no sweep {self._ranks.place.run_id}", "params")
+        if self._trials is None:
+            # As with growth, only a sweep needs this module.
+            from torchyard_agent.keeper.trial_keepers import TrialCalls
+
+            self._trials = TrialCalls(
+                self._host, self._ranks, self._members.send, lambda name: self._current_run().host(name).lost
+            )
+        if method == "start":  # The coordinator does not know the secrets.
+            params = {**params, "setup": self._start["setup"], "secrets": self._start["secrets"]}
+        return await self._trials.call(host, method, params)
+
+    def on_trial_answer(self, host: str, message: messages.TrialAnswer) -> None:
+        if self._trials is not None:
+            self._trials.on_answer(host, message)
+
     def _current_run(self) -> state_machine.Run:
         assert self._run is not None
         return self._run
@@ -507,6 +534,8 @@ class Primary:
         if self._replication is not None:
             self._replication.on_host_lost(host)
         self._feed(events.HostLost(host, why))
+        if self._trials is not None:
+            self._trials.on_host_lost(host)
 
     def _is_expected(self, host: str) -> bool:
         assert self._run is not None
@@ -564,5 +593,6 @@ _HANDLERS: dict[type, Callable[[Primary, str, Any], None]] = {
     messages.ReplicaMetrics: Primary.on_metrics,
     messages.ProcessesStuck: Primary.on_stuck,
     messages.ForwardedStop: Primary.on_stop,
+    messages.TrialAnswer: Primary.on_trial_answer,
 }
 """The handlers of messages that are not events for the decisions."""

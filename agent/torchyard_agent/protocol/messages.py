@@ -69,6 +69,9 @@ class Cluster(TypedDict):
     max_restarts: int
     tf_master_name: str
     trial: str | None
+    """Number of the trial, from "1"; None outside sweeps."""
+    params: dict[str, str]
+    """The parameters of the trial as text, for `{params.NAME}`. Older desktops do not send it."""
     several: bool
     """Whether the run was planned with several replicas. Only then TF_CONFIG is set."""
     job: dict[str, Any]
@@ -180,6 +183,8 @@ class Start(TypedDict):
     """The start time in RFC 3339 with an offset or in seconds since 1970, or None to start immediately."""
     booking: Any
     """{`id`, `owner`, `end`, `stop_at_end`} of the run's booking, or None."""
+    sweep: Any
+    """The sweep whose coordinator the run is (`sweep_messages.Sweep`), or None."""
 
 
 class Join(TypedDict):

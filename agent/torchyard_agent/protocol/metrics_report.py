@@ -18,12 +18,12 @@ MAX_REPORT = 8192
 
 METRICS = (
     *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),
-    *("version", "clients", "bytes_s", "gradient_bytes"),
+    *("version", "clients", "bytes_s", "gradient_bytes", "noise_scale"),
 )
 """The metrics in a trainer's report: optimizer steps; loss; samples per second of this rank; the times in seconds that
 a step spent on computing, on exchanging and on waiting for other trainers; the staleness of a pull in versions; pushes
 that the servers have dropped; steps that were skipped because their gradients were not finite; the size of all
-gradients of a step.
+gradients of a step; the gradient noise scale in samples.
 
 A server or reducer reports accepted rounds, connected trainers, and bytes sent and received per second. Its `wait_s` is
 the time for which its newest round waited for the last trainer, and `staleness` is that of this round. `dropped` and

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from torchyard_agent.protocol.messages import Cluster, RankAssignment, ReplicaAssignment, ReplicaPlan
-from torchyard_agent.protocol.placeholders import fill
+from torchyard_agent.protocol.placeholders import PARAMETERS, fill
 
 VARIABLES_OF_A_RANK = frozenset(
     (
@@ -299,6 +299,7 @@ class RankEnvironment:
             "worker_hosts": ",".join(self._roles.get("worker", [])),
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
+            **{PARAMETERS + name: value for name, value in self._cluster.get("params", {}).items()},
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
             # A replica that is not a trainer counts as a world of one rank. The same command then works for all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},

@@ -6,7 +6,8 @@ The state has the contents of a checkpoint and the state of the strategy's excha
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 
@@ -16,6 +17,9 @@ from torchyard_roles.errors import UsageProblem
 if TYPE_CHECKING:
     from torchyard_roles.checkpoints.saver import CheckpointSaver
     from torchyard_roles.strategies.base import Strategy
+
+LARGE = 1 << 14
+"""Smallest size in bytes of a tensor whose values are sent from and received into its own memory."""
 
 
 class PeerState(NamedTuple):
@@ -30,22 +34,58 @@ class PeerState(NamedTuple):
     """The remaining state, in the form in which a checkpoint is restored."""
 
 
-def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> io.BytesIO:
-    """Encodes the state of this process after `step`. If the state cannot be encoded, encodes the reason."""
-    encoded = io.BytesIO()
+def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> list[torch.Tensor]:
+    """Encodes the state of this process after `step`, or the reason why that is impossible.
+
+    Returns:
+        Tensors of bytes: first the structure of the state with its small values, then the values of each large tensor.
+        These share the memory of tensors on the CPU, so they are valid until training continues.
+    """
+    large: list[torch.Tensor] = []
+
+    def without_values(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is not torch.strided or tensor.nbytes < LARGE:
+            return tensor
+        large.append(tensor.contiguous().reshape(-1).view(torch.uint8))
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    structure = io.BytesIO()
     try:
         if saver is None:
             raise UsageProblem("A worker can only return if TORCHYARD_CHECKPOINTS names a folder.")
-        torch.save({"step": step, "exchange": strategy.exchange_state(), **saver.contents()}, encoded)
-    except UsageProblem as problem:  # Only the returning worker fails. The peer continues training.
-        torch.save({"problem": problem.message}, encoded)
-    return encoded
+        state = {"step": step, "exchange": strategy.exchange_state(), **saver.contents(copy=False)}
+        torch.save(_with_tensors(state, without_values), structure)
+    except UsageProblem as problem:  # The peers continue training; only the returning worker fails.
+        large.clear()
+        torch.save({"problem": problem.message}, structure)
+    return [torch.frombuffer(structure.getbuffer(), dtype=torch.uint8), *large]
 
 
-def decode(data: bytearray) -> PeerState:
-    """Decodes a state that encode() has encoded. Raises UsageProblem if the peer sent a reason instead."""
-    found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+def decode(encoded: Sequence[torch.Tensor]) -> PeerState:
+    """Decodes the result of encode(). Raises UsageProblem with the peer's reason."""
+    structure, *large = encoded
+    values = iter(large)
+
+    def with_values(tensor: torch.Tensor) -> torch.Tensor:
+        return next(values).view(tensor.dtype).view(tensor.shape) if tensor.is_meta else tensor
+
+    file = io.BytesIO(structure.numpy().tobytes())
+    found = _with_tensors(torch.load(file, map_location="cpu", weights_only=True), with_values)
     if "problem" in found:
         raise UsageProblem(f"The state of the run could not be sent to this worker: {found['problem']}")
     resumed = Resumed(found["step"], {**found["extra.pt"], "optimizer": found["optimizer.pt"]}, None)
     return PeerState(found["step"], found["model.pt"], found["exchange"], resumed)
+
+
+def _with_tensors(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Replaces the tensors of a state, whose dicts and lists are changed. Returns the new state."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, dict):
+        for key, each in value.items():
+            value[key] = _with_tensors(each, convert)
+    elif isinstance(value, list):
+        value[:] = [_with_tensors(each, convert) for each in value]
+    elif type(value) is tuple:
+        return tuple(_with_tensors(each, convert) for each in value)
+    return value

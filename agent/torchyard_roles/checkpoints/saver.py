@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchyard_roles.checkpoints import files, group_broadcast, sharded_files, training_state
-from torchyard_roles.checkpoints.training_state import copied
+from torchyard_roles.checkpoints.training_state import copied, on_cpu
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError, UsageProblem
 
@@ -340,17 +340,21 @@ class CheckpointSaver:
             return [one.step for one in files.complete(self.root)[: files.KEPT]]
         return files.part_steps(self.root, self.who)[: files.KEPT]
 
-    def contents(self) -> dict[str, Any]:
-        """Returns copies of a checkpoint's contents by file name. Raises UsageProblem if an object cannot be saved."""
+    def contents(self, *, copy: bool = True) -> dict[str, Any]:
+        """Returns the contents of a checkpoint, by file name. Raises UsageProblem.
+
+        Args:
+            copy: Whether tensors on the CPU are copied, which is needed if training continues before they are written.
+        """
         assert self._model is not None
         assert self._optimizer is not None
         extra = {name: each.state_dict() for name, each in self.stateful.items()}
         models = {name: each.state_dict() for name, each in self.models.items()}
         return {
-            "model.pt": copied(self._model.state_dict(), "the model's state"),
-            "optimizer.pt": copied(self._optimizer.state_dict(), "the optimizer's state"),
-            "extra.pt": copied(
-                {"stateful": extra, "models": models, **self._position()}, "what checkpoint() was given"
+            "model.pt": on_cpu(self._model.state_dict(), "the model's state", copy=copy),
+            "optimizer.pt": on_cpu(self._optimizer.state_dict(), "the optimizer's state", copy=copy),
+            "extra.pt": on_cpu(
+                {"stateful": extra, "models": models, **self._position()}, "what checkpoint() was given", copy=copy
             ),
         }
 

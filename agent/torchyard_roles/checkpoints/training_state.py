@@ -65,22 +65,28 @@ _SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torc
 
 
 def copied(value: Any, where: str) -> Any:
-    """Returns a copy of a state on the CPU. Training can continue while the copy is written.
+    """Copies a state to the CPU, so that training may continue while the copy is written. See on_cpu()."""
+    return on_cpu(value, where, copy=True)
+
+
+def on_cpu(value: Any, where: str, *, copy: bool) -> Any:
+    """Returns a state with all tensors on the CPU, in new dicts and lists.
 
     Args:
         where: The name of the state in messages.
+        copy: Whether tensors that are already on the CPU are copied too.
 
     Raises:
         UsageProblem: The state contains values that loading with weights_only would reject.
     """
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
+        return value.detach().to("cpu", copy=copy)
     if type(value) in _SCALARS:
         return value
     if isinstance(value, dict):
-        return _copied_dict(value, where)
+        return _dict_on_cpu(value, where, copy=copy)
     if type(value) in (list, tuple, set):
-        return type(value)(copied(each, f"{where}[{number}]") for number, each in enumerate(value))
+        return type(value)(on_cpu(each, f"{where}[{number}]", copy=copy) for number, each in enumerate(value))
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # The value is a numpy scalar.
         return value.item()
     raise UsageProblem(
@@ -89,12 +95,11 @@ def copied(value: Any, where: str) -> Any:
     )
 
 
-def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
-    copy: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
+def _dict_on_cpu(value: dict[Any, Any], where: str, *, copy: bool) -> dict[Any, Any]:
+    found: dict[Any, Any] = OrderedDict() if isinstance(value, OrderedDict) else {}
     for key, each in value.items():
-        copy[key] = copied(each, f"{where}[{key!r}]")
-    # A module's state_dict() contains format versions in the attribute `_metadata`.
-    metadata = getattr(value, "_metadata", None)
+        found[key] = on_cpu(each, f"{where}[{key!r}]", copy=copy)
+    metadata = getattr(value, "_metadata", None)  # A module's state_dict() contains format versions in this attribute.
     if metadata is not None:
-        copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # torch keeps the metadata in the same attribute.
-    return copy
+        found._metadata = _dict_on_cpu(metadata, where, copy=copy)  # type: ignore[attr-defined]  # torch keeps the metadata in the same attribute.
+    return found

@@ -32,6 +32,8 @@ AGREEMENT_S = 10.0
 """Longest time in seconds to wait for all ranks to publish their steps. Only a rank that has ended takes longer."""
 ECHO_S = 0.5
 """Time in seconds for which a second SIGTERM is ignored, since some programs signal a process and then its group."""
+EXPECTED_S = 1.0
+"""Longest wait in seconds for the request to stop after another group has stopped."""
 _REQUESTED_BY_PEER = b"\xff"
 
 
@@ -105,6 +107,11 @@ class GracefulStop:
     def is_requested(self) -> bool:
         """Whether this rank has received SIGTERM, or another rank has requested the stop."""
         return self._requested
+
+    def wait_for_request(self) -> None:
+        """Waits a moment for a request to stop, which reaches the groups of a run one after another."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._requested, EXPECTED_S)
 
     def continue_from(self, step: int) -> None:
         """Sets the number of finished steps when this rank joins the others."""
@@ -195,6 +202,7 @@ class GracefulStop:
                 return
             self._requested = True
             begun = self._begun
+            self._changed.notify_all()
         try:
             after = begun if self._store is None else self._agree(self._store, begun)
         except RolesError as error:

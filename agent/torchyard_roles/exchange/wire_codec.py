@@ -18,7 +18,9 @@ import torch
 BLOCK = 256
 SCALE_BYTES = 4
 PIECE_BLOCKS = 128
-"""Number of blocks in a piece. A piece is 128 KiB of float32, the most that torch does not divide among threads."""
+"""Blocks of a piece, which is 128 KiB of float32 and the largest that torch does not divide among threads."""
+MESSAGE_ELEMENTS = 256 * BLOCK
+"""Most elements of a message, which are 256 KiB of float32: small enough that sums keep up with the network."""
 SMALLEST_SCALE = 2.0**-126
 """Smallest scale, so that neither a scale nor its reciprocal is 0, infinite or subnormal."""
 LARGEST = {"int8": 127, "int4": 7}
@@ -53,6 +55,11 @@ class WireCodec:
         step = BLOCK if self._largest else 1
         blocks = -(-elements // step)
         return slice(min(blocks * number // of * step, elements), min(blocks * (number + 1) // of * step, elements))
+
+    def messages(self, elements: slice) -> list[slice]:
+        """Divides a share of cut() into the elements of its messages."""
+        starts = range(elements.start, elements.stop, MESSAGE_ELEMENTS)
+        return [slice(start, min(start + MESSAGE_ELEMENTS, elements.stop)) for start in starts]
 
     def encode(self, values: torch.Tensor, error: torch.Tensor | None = None) -> torch.Tensor:
         """Returns the encoded values of a contiguous 1-D tensor, which share its memory if the encoding is exact.

@@ -24,6 +24,7 @@ from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average
+from torchyard_roles.strategies.gradient_noise import GradientNoise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +92,12 @@ class AllReduce(Strategy):
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         return GradientAverager(
-            device, self._ring, factor=1 / self._world_size, bucket_bytes=BUCKET_BYTES, hardware=hardware(device)
+            device,
+            self._ring,
+            factor=1 / self._world_size,
+            bucket_bytes=BUCKET_BYTES,
+            hardware=hardware(device),
+            noise=GradientNoise(self._world_size),
         )
 
     def _ring(self) -> Average:
@@ -171,7 +177,14 @@ class AllReduce(Strategy):
         found = {"skipped": float(skipped)} if skipped else {}
         if self._averager is not None:
             found["exchange_s"], found["wait_s"] = self._averager.times()
+            noise_scale = self._averager.noise_scale
+            if noise_scale is not None:
+                found["noise_scale"] = noise_scale
         return found
+
+    def at_boundary(self, step: int) -> None:
+        if self._averager is not None:
+            self._averager.note_samples(self.samples)
 
     def finish(self) -> bool:
         self._check()

@@ -50,6 +50,11 @@ class Strategy(ABC):
     It is 0 if the script has no loader of the cluster."""
 
     @property
+    def expects_stop(self) -> bool:
+        """Whether another group has stopped, so that this one is probably asked to stop at this boundary."""
+        return False
+
+    @property
     def first_rank(self) -> int:
         """The rank that saves checkpoints: the first rank that is not lost."""
         return self.members.ranks[0] if self.members is not None else 0

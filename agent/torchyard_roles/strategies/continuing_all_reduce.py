@@ -15,15 +15,17 @@ from torchyard_roles.coordination import gloo_shutdown
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import PeerLost, UsageProblem
+from torchyard_roles.errors import PeerLost
 from torchyard_roles.strategies.all_reduce import AllReduce, hardware
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average
+from torchyard_roles.strategies.gradient_noise import GradientNoise
+from torchyard_roles.strategies.nccl_group import prepare_nccl
 from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 
 class ContinuingAllReduce(AllReduce):
-    """The strategy `all_reduce` with gloo connections that are replaced after a loss, without torch.distributed."""
+    """all_reduce whose connections are replaced after a loss. torch.distributed is not initialized."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -46,17 +48,13 @@ class ContinuingAllReduce(AllReduce):
         return DataShare(self._rank % parts, parts, repetition=self._rank // parts)
 
     def start(self, device: torch.device) -> None:
-        if device.type != "cpu":
-            raise UsageProblem(
-                f"strategy.on_worker_loss: continue was chosen, and this worker trains on {device.type}; this version "
-                "supports it on CPUs only.",
-                "Set strategy.on_worker_loss to restart.",
-            )
+        if device.type == "cuda":
+            prepare_nccl()
         self._store = JoinStore.of(self._environment)
-        self.members = self._make_group(self._store)
+        self.members = self._make_group(self._store, device)
 
-    def _make_group(self, store: JoinStore) -> ReplaceableGroup:
-        return ReplaceableGroup(store, self._environment)
+    def _make_group(self, store: JoinStore, device: torch.device) -> ReplaceableGroup:
+        return ReplaceableGroup(store, self._environment, device)
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         group = self.members
@@ -68,6 +66,7 @@ class ContinuingAllReduce(AllReduce):
             bucket_bytes=BUCKET_BYTES,
             hardware=hardware(device),
             group=group,
+            noise=GradientNoise(len(group.ranks)),
         )
         group.on_members = averager.set_members
         group.on_repeat = averager.withdraw

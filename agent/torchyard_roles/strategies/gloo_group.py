@@ -65,12 +65,10 @@ class GlooGroup:
         """
         for run in runs_of(tensors):
             group = self._group if run[0].device.type == "cpu" else None
-            packed = torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
+            packed = packed_bytes(run)
             with naming_lost_ranks():
                 dist.broadcast(packed, src=0, group=group)
-            for each, part in zip(run, packed.split([each.nbytes for each in run])):
-                # The clone has the alignment that the dtype needs.
-                each.copy_(part.clone().view(each.dtype).view(each.shape))
+            unpack_bytes(packed, run)
 
     def average_sparse(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         """Returns the mean over all ranks of a parameter's sparse gradient. The mean is computed on the CPU."""
@@ -119,6 +117,18 @@ def naming_lost_ranks() -> Iterator[None]:
 
 def _sparse(indices: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, tuple(like.shape), check_invariants=False)
+
+
+def packed_bytes(run: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Returns the bytes of several tensors on one device as one tensor."""
+    return torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
+
+
+def unpack_bytes(packed: torch.Tensor, run: Sequence[torch.Tensor]) -> None:
+    """Sets tensors to the result of packed_bytes(), which may be on another device."""
+    for each, part in zip(run, packed.split([each.nbytes for each in run])):
+        # The part is cloned so that it is aligned for its dtype.
+        each.copy_(part.clone().view(each.dtype).view(each.shape))
 
 
 def runs_of(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

@@ -30,6 +30,7 @@ from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.buffer_sync import SyncedBuffers
 from torchyard_roles.strategies.gloo_group import GlooGroup, naming_lost_ranks
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average, Bucket, Entry, Section
+from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
 
 EVENTS = 8
@@ -59,6 +60,7 @@ class GradientAverager:
         after_round: Called on all ranks with the number of a round, after its buckets have been averaged and before
             they are used.
         group: The group for messages between the ranks. The default is a new group of all ranks.
+        noise: Estimates the gradient noise scale.
     """
 
     def __init__(
@@ -71,7 +73,11 @@ class GradientAverager:
         hardware: str = "",
         after_round: Callable[[int], None] = lambda round_: None,
         group: GlooGroup | None = None,
+        noise: GradientNoise | None = None,
     ) -> None:
+        self._noise = noise or GradientNoise(1)
+        self._step_passes = 0
+        """Exchanged backward passes of the last step."""
         self._device = device
         self._average_of = average_of
         self._factor = factor
@@ -199,6 +205,7 @@ class GradientAverager:
             return
         self._armed = True
         self._fired = False
+        self._noise.begin()
         torch.autograd.Variable._execution_engine.queue_callback(self._finish_pass)
 
     def _accumulated(self, entry: Entry, _: torch.Tensor) -> None:
@@ -225,7 +232,9 @@ class GradientAverager:
         if bucket.is_sparse:
             bucket.wait = _nothing
         else:
-            bucket.wait = bucket.section.average(bucket.filled(self._factor), self._round, bucket.number)
+            flat = bucket.filled(self._factor)
+            self._noise.add_own(flat, self._factor)
+            bucket.wait = bucket.section.average(flat, self._round, bucket.number)
 
     def _finish_pass(self) -> None:
         self._armed = False
@@ -234,6 +243,7 @@ class GradientAverager:
         self._passes += 1
         self._all_passes += 1
         self._exchange(_PASS)
+        self._noise.end()
 
     def settle(self, optimizers: Sequence[Any] | None = None) -> None:
         """Averages the gradients that no backward pass has averaged.
@@ -278,7 +288,7 @@ class GradientAverager:
     def stepped(self) -> None:
         """Counts a step that an optimizer has taken."""
         self._steps += 1
-        self._passes = 0
+        self._step_passes, self._passes = self._passes, 0
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
@@ -321,6 +331,15 @@ class GradientAverager:
         self._number_buckets()
         self._buffers.note()
 
+    def note_samples(self, samples: int) -> None:
+        """Takes the number of samples that this rank has used, at the boundary after a step."""
+        self._noise.step(samples, self._step_passes)
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale in samples, or None while it is not known."""
+        return self._noise.scale
+
     def want_check(self) -> None:
         """Requests that the next exchange compares all ranks' parameters before they change."""
         self._wants_check = True
@@ -360,12 +379,14 @@ class GradientAverager:
 
     def withdraw(self) -> None:
         """Resets all buckets after an interrupted exchange, which may still write to the old flat tensors."""
+        self._noise.drop()
         for bucket in self._buckets():
             bucket.withdraw()
 
     def set_members(self, count: int) -> None:
         """Sets the number of ranks that take part, by which gradients are divided from now on."""
         self._factor = 1 / count
+        self._noise.workers = count
 
     def _flags(self) -> list[int]:
         """Returns the flags that a message contains after its header.
@@ -428,6 +449,7 @@ class GradientAverager:
                 self._launch(bucket)
         self._wait_for(chosen)
         if late:
+            self._noise.drop()
             self._round += 1
             for bucket in late:
                 self._launch(bucket)
@@ -440,6 +462,10 @@ class GradientAverager:
         chosen = [bucket for number, bucket in enumerate(buckets) if agreed[2 * number]]
         kinds = agreed[2 * len(buckets) : 2 * len(buckets) + len(self._entries)]
         for bucket in chosen:
+            if bucket.is_sparse:
+                self._noise.drop()
+            else:
+                self._noise.add_mean(bucket.flat)
             self._write_back(bucket, kinds)
         changed = agreed[2 * len(buckets) + len(self._entries) :]
         if any(changed):

@@ -88,6 +88,12 @@ class Bucket:
                     )
         return self._flat
 
+    @property
+    def flat(self) -> torch.Tensor:
+        """The flat tensor of a bucket that was filled."""
+        assert self._flat is not None
+        return self._flat
+
     def withdraw(self) -> None:
         """Resets the bucket so that it can be sent again, with a new flat tensor."""
         self.wait = None

@@ -1,4 +1,4 @@
-"""A gloo group that is replaced when a worker is lost. The remaining workers repeat the interrupted operation.
+"""A group that is replaced when a worker is lost, so that the remaining workers repeat the interrupted operation.
 
 Operations are numbered in the order of their calls, which is the same on all ranks. After its part of an operation, a
 rank *votes* in a small all-reduce, which completes only if all members have completed the operation. Results are used
@@ -14,11 +14,13 @@ wait at the next boundary until the keeper has made it a member, connect as a ne
 state.
 
 Only the neighbors of a lost process in gloo's ring detect its end, so waiting ranks poll for a new membership.
+
+Messages, votes and states go over gloo. Gradients on GPUs go over NCCL (`nccl_group`), whose communicator a thread
+aborts as soon as it knows a new membership, since the training thread may be waiting for the GPU.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import socket
 import stat
@@ -26,6 +28,7 @@ import threading
 import time
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -35,7 +38,8 @@ import torch.distributed as dist
 from torchyard_roles.coordination.membership import Members, Membership
 from torchyard_roles.coordination.torch_store import TorchStore
 from torchyard_roles.errors import PeerLost, StoreTimeout, UsageProblem
-from torchyard_roles.strategies.gloo_group import GlooGroup, Result, runs_of
+from torchyard_roles.strategies.gloo_group import GlooGroup, Result, packed_bytes, runs_of, unpack_bytes
+from torchyard_roles.strategies.nccl_group import NcclGroup
 
 if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
@@ -53,6 +57,8 @@ NOTICE_S = 30.0
 It exceeds the lease of a host.
 """
 
+LOOK_S = 1.0
+"""Interval in seconds at which the thread that aborts NCCL checks whether it is needed."""
 BOUNDARY_S = 2.0
 """Interval in seconds at which members that wait at a step boundary request a new membership again."""
 
@@ -68,15 +74,16 @@ class ReplaceableGroup(GlooGroup):
     """The group of all workers that are not lost.
 
     Args:
-        store: The join store. The caller must close it.
+        store: The join store. The caller closes it.
+        device: The device of the gradients.
 
     Attributes:
         on_members: Called with the number of members of each new group.
         on_repeat: Called before an operation is repeated.
     """
 
-    def __init__(self, store: JoinStore, environment: Environment) -> None:
-        # GlooGroup.__init__() is not called, because it would create a group in torch's default world.
+    def __init__(self, store: JoinStore, environment: Environment, device: torch.device) -> None:
+        # GlooGroup.__init__() would create a group of torch.distributed's default world.
         self.on_members: Callable[[int], None] = lambda count: None
         self.on_repeat: Callable[[], None] = lambda: None
         self.membership = Membership(store, environment)
@@ -84,8 +91,11 @@ class ReplaceableGroup(GlooGroup):
         self._rank = environment.rank or 0
         self._prefix = f"group/{environment.gang}/{environment.generation}"
         self._members = Members(-1, ())
+        self._device = device
         self._control: Any = None
         self._data: Any = None
+        self._nccl: NcclGroup | None = None
+        """The communicator for tensors on its device; None on CPUs."""
         self._sockets: list[int] = []
         """Descriptors of the group's connections."""
         self._passed = 0
@@ -111,6 +121,9 @@ class ReplaceableGroup(GlooGroup):
 
     def close(self) -> None:
         self._ends = True
+        nccl, self._nccl = self._nccl, None
+        if nccl is not None:
+            nccl.abort()
         groups = [self._control, self._data]
         self._control = self._data = _Closed()
         self._sockets = []
@@ -158,7 +171,7 @@ class ReplaceableGroup(GlooGroup):
         """Whether members wait at the next step boundary for returning workers. All members have the same value."""
         return not self.is_joining and max(self._due, self._members.joined) > self._handed_over
 
-    def hand_over(self, state: Callable[[], io.BytesIO]) -> None:
+    def hand_over(self, state: Callable[[], list[torch.Tensor]]) -> None:
         """Lets returning workers join at a step boundary, and sends them the state of one member.
 
         Args:
@@ -172,7 +185,7 @@ class ReplaceableGroup(GlooGroup):
                 self._connect()
         self._transfer(state)
 
-    def join(self, is_ended: Callable[[], bool]) -> bytearray:
+    def join(self, is_ended: Callable[[], bool]) -> list[torch.Tensor]:
         """Waits until the members are at a step boundary, joins them, and returns the state of one of them.
 
         Args:
@@ -192,14 +205,11 @@ class ReplaceableGroup(GlooGroup):
         self.has_trained = True
         return received
 
-    def _transfer(self, state: Callable[[], io.BytesIO] | None) -> bytearray:
-        """Sends the first member's state to all members that have none.
-
-        Returns the state if this rank has received it.
-        """
+    def _transfer(self, state: Callable[[], list[torch.Tensor]] | None) -> list[torch.Tensor]:
+        """Sends the state of the first member to all members that have none. Returns what this rank has received."""
         encoded: list[torch.Tensor] = []
 
-        def operation() -> bytearray:
+        def operation() -> list[torch.Tensor]:
             place = self.ranks.index(self._rank)
             knows = torch.zeros(len(self.ranks), dtype=torch.int64, device="cpu")
             knows[place] = state is not None
@@ -209,15 +219,21 @@ class ReplaceableGroup(GlooGroup):
                 raise PeerLost("another rank", "another host", "all workers that had the state of the run were lost")
             sender = knows.tolist().index(1)
             if new and place == sender and not encoded and state is not None:
-                encoded.append(torch.frombuffer(state().getbuffer(), dtype=torch.uint8))
-            size = torch.tensor([encoded[0].numel() if encoded else 0], dtype=torch.int64, device="cpu")
-            self._reduce(size, dist.ReduceOp.MAX)
-            received = bytearray(int(size) if place in new else 0)
+                encoded.extend(state())
+            count = torch.tensor([len(encoded)], dtype=torch.int64, device="cpu")
+            self._reduce(count, dist.ReduceOp.MAX)
+            sizes = torch.zeros(int(count), dtype=torch.int64, device="cpu")
             if place == sender:
-                self._run_in_thread(lambda group: [group.send([encoded[0]], other, 0) for other in new])
+                sizes.copy_(torch.tensor([each.numel() for each in encoded], dtype=torch.int64, device="cpu"))
+            if int(count):
+                self._reduce(sizes, dist.ReduceOp.MAX)
+            received = []
+            if place == sender:
+                parts = [(part, other) for part in encoded for other in new]
+                self._run_in_thread(lambda group: [group.send([part], other, 0) for part, other in parts])
             elif place in new:
-                target = torch.frombuffer(received, dtype=torch.uint8)
-                self._run_in_thread(lambda group: [group.recv([target], sender, 0)])
+                received = [torch.empty(size, dtype=torch.uint8, device="cpu") for size in sizes.tolist()]
+                self._run_in_thread(lambda group: [group.recv([part], sender, 0) for part in received])
             return received
 
         received = self.complete(operation)
@@ -238,7 +254,7 @@ class ReplaceableGroup(GlooGroup):
                 for work in start(group):
                     work.wait(timedelta(seconds=STEP_S))
             except RuntimeError as error:
-                errors.append((str(error).splitlines() or ["its connection ended"])[0])
+                errors.append(_first_line(error))
 
         thread = threading.Thread(target=run, name="torchyard-transfer", daemon=True)
         thread.start()
@@ -254,16 +270,23 @@ class ReplaceableGroup(GlooGroup):
         If the operation is interrupted, the function raises Interrupted. The tensor must not be used again then,
         because the interrupted operation may still write to it.
         """
+        return self._launch(flat, lambda group: group.allreduce([flat], _options(dist.ReduceOp.SUM)), self._data)
+
+    def _launch(self, tensor: torch.Tensor, operation: Callable[[Any], Any], gloo: Any) -> Callable[[], object]:
+        """Starts an operation over NCCL, or over gloo for a tensor on the CPU. Returns a function as launch() does."""
+        nccl = self._nccl if self._nccl is not None and self._nccl.device.type == tensor.device.type else None
         try:
-            work = self._data.allreduce([flat], _options(dist.ReduceOp.SUM))
+            work = operation(gloo) if nccl is None else nccl.start(operation)
         except RuntimeError as error:
-            why = str(error)
+            why = _first_line(error)
 
             def fail() -> None:
                 raise Interrupted(why)
 
             return fail
-        return lambda: self._wait(work)
+        if nccl is None:
+            return lambda: self._wait(work)
+        return partial(self._wait_on_gpu, nccl, work, tensor)
 
     def maximize(self, values: torch.Tensor, within_s: float | None = None) -> None:
         def operation() -> torch.Tensor:
@@ -285,13 +308,11 @@ class ReplaceableGroup(GlooGroup):
         for run in runs_of(tensors):
 
             def operation(run: list[torch.Tensor] = run) -> torch.Tensor:
-                packed = torch.cat([each.contiguous().reshape(-1).view(torch.uint8) for each in run])
-                self._wait(_started(lambda: self._control.broadcast(packed, 0)))
+                packed = packed_bytes(run)
+                self._launch(packed, lambda group: group.broadcast(packed, 0), self._control)()
                 return packed
 
-            packed = self.complete(operation)
-            for each, part in zip(run, packed.split([each.nbytes for each in run])):
-                each.copy_(part.clone().view(each.dtype).view(each.shape))
+            unpack_bytes(self.complete(operation), run)
 
     def gather(self, value: bytes) -> list[bytes]:
         """Returns the values of all members in rank order."""
@@ -345,15 +366,28 @@ class ReplaceableGroup(GlooGroup):
                 work.wait(timedelta(seconds=POLL_S))
             except RuntimeError as error:  # The operation has failed, or is still running.
                 if is_completed:
-                    raise Interrupted((str(error).splitlines() or ["its connection ended"])[0]) from None
-                # The operation was completed after work.wait() had ended, possibly successfully.
-                if work.is_completed():
+                    raise Interrupted(_first_line(error)) from None
+                if work.is_completed():  # The operation has completed since the wait ended, possibly with success.
                     continue
                 self._check_members()
                 if time.monotonic() > deadline:
                     raise Interrupted("not all ranks came in time") from None
             else:
                 return
+
+    def _wait_on_gpu(self, nccl: NcclGroup, work: Any, _: torch.Tensor) -> None:
+        """Waits for an operation of NCCL on a tensor, which is kept until then. Raises Interrupted."""
+        deadline = time.monotonic() + STEP_S
+
+        def check() -> None:
+            self._check_members()
+            if time.monotonic() > deadline:
+                raise Interrupted("not all ranks came in time")
+
+        try:
+            nccl.wait(work, check)
+        except RuntimeError as error:
+            raise Interrupted(_first_line(error)) from None
 
     def _check_members(self) -> None:
         if self._membership_changed():
@@ -407,13 +441,21 @@ class ReplaceableGroup(GlooGroup):
                 break
         place, size = members.ranks.index(self._rank), len(members.ranks)
         groups: list[Any] = []
+        opened: list[list[int]] = []
         errors: list[RuntimeError] = []
+        is_abandoned = threading.Event()
 
         def create() -> None:
             try:
                 for name in ("control", "data"):
                     store = TorchStore(self._store, f"{prefix}/{name}/", CONNECT_S)
                     groups.append(dist.ProcessGroupGloo(store, place, size, timedelta(seconds=CONNECT_S)))
+                # NCCL closes its own sockets, whose descriptors may then belong to other files.
+                opened.append([each for each in self._connections() if each not in before])
+                nccl = self._open_nccl(f"{prefix}/nccl/", place, size)
+                groups.append(nccl)
+                if nccl is not None and is_abandoned.is_set():
+                    nccl.abort()
             except RuntimeError as error:
                 errors.append(error)
             except (PeerLost, StoreTimeout) as error:
@@ -423,19 +465,45 @@ class ReplaceableGroup(GlooGroup):
         # A thread calls the constructors, because they cannot be interrupted. Each ends after CONNECT_S at the latest.
         thread = threading.Thread(target=create, name="torchyard-connect", daemon=True)
         thread.start()
-        while thread.is_alive():
-            thread.join(POLL_S if len(groups) else 0.005)
-            self._check_members()
-        self._sockets = [each for each in self._connections() if each not in before]
+        try:
+            while thread.is_alive():
+                thread.join(POLL_S if len(groups) else 0.005)
+                self._check_members()
+        except Interrupted:
+            is_abandoned.set()
+            raise
+        self._sockets = opened[0] if opened else [each for each in self._connections() if each not in before]
         if errors:
             raise Interrupted((str(errors[0]).splitlines() or ["the members could not connect"])[0])
-        self._control, self._data = groups
+        self._control, self._data, self._nccl = groups
+        if self._nccl is not None:
+            watch = partial(self._abort_on_change, self._nccl, members.number)
+            threading.Thread(target=watch, name="torchyard-watch", daemon=True).start()
+
+    def _open_nccl(self, prefix: str, place: int, size: int) -> NcclGroup | None:
+        """Connects the members' GPUs. Raises RuntimeError."""
+        if self._device.type != "cuda":
+            return None
+        return NcclGroup(TorchStore(self._store, prefix, CONNECT_S), place, size, self._device, STEP_S)
+
+    def _abort_on_change(self, nccl: NcclGroup, number: int) -> None:
+        """Aborts operations after a change of the members, in a thread: the training thread may wait for the GPU."""
+        while not nccl.is_aborted:
+            if self.membership.wait_for_change(number, LOOK_S):
+                nccl.abort()
+
+    def _end_nccl(self) -> None:
+        """Ends the operations on the GPU. Raises PeerLost if this takes too long."""
+        nccl, self._nccl = self._nccl, None
+        if nccl is not None and not nccl.abort():
+            raise PeerLost("this worker", "this host", "NCCL has not ended its operations on the GPU")
 
     def _shut_down(self) -> None:
         """Shuts down the connections of the group. This ends operations of the group here and on its other members.
 
         The process groups are deleted in the background, because their destructors wait for these operations.
         """
+        self._end_nccl()
         groups = [self._control, self._data]
         self._control = self._data = _Closed()
         for descriptor in self._sockets:
@@ -482,7 +550,11 @@ def _started(start: Callable[[], Any]) -> Any:
     try:
         return start()
     except RuntimeError as error:
-        raise Interrupted((str(error).splitlines() or ["its connection ended"])[0]) from None
+        raise Interrupted(_first_line(error)) from None
+
+
+def _first_line(error: RuntimeError) -> str:
+    return (str(error).splitlines() or ["its connection ended"])[0]
 
 
 def _options(how: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The network for both arms of the parameter server comparison: the network of PyTorch's MNIST example, 4.8 MB."""
+"""The network of PyTorch's MNIST example (4.8 MB), for both arms of the comparison of parameter servers."""
 
 import torch
 from torch import nn

@@ -25,7 +25,7 @@ def compute(kernels: int) -> None:
 
 
 def kernels_of(seconds: float) -> int:
-    """Returns the number of small operations that take this time on this machine, from the fastest of several runs."""
+    """Returns how many small operations this machine computes in the given time, from the fastest of several runs."""
     fastest = min(_timed(1000) for _ in range(20))
     return int(1000 * seconds / fastest)
 
@@ -68,7 +68,7 @@ def main() -> None:
     found: dict[str, list[float]] = {name: [] for name in names}
     for number in range(args.rounds + args.warm_up):
         work()
-        step()  # The exchange of this step is in progress from here on.
+        step()  # The exchange of this step has begun.
         began = time.perf_counter()
         work()
         computed = time.perf_counter() - began

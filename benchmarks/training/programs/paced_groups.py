@@ -1,4 +1,6 @@
-"""Trains until a given time, with a sleep as the computing, and appends the time of each step to a file of its process.
+"""Trains until a given time, with a sleep in place of the computing.
+
+Each process writes the time of each step to a file.
 
 A line of steps-<replica>-<process>.txt contains the time and the number of the outer round. All hosts of the lab share
 a clock.

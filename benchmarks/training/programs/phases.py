@@ -1,7 +1,7 @@
 """Trains the same model in turns: with plain DDP, with `distribute`, and in each process independently.
 
-All turns follow one another in a single launch, so that noise on the machine affects all of them. Every rank writes the
-samples per second of its turns, by arm, to figures-<replica>.json in the folder of the run.
+All turns are made one after another in a single launch, so that noise on the machine affects all of them. Every rank
+writes the samples per second of its turns, by arm, to figures-<replica>.json in the folder of the run.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Trains until a worker that was lost has returned. Writes the seconds that its return took to return.json.
 
 The last worker kills itself after some steps. When its process is started again, it measures the time from the end of
-distribute() to the end of its first step, in which it receives the state of another worker. Only one part of the model
-is trained, so that a step is short compared with the transfer.
+distribute() to the end of its first step, in which it receives the state of another worker. Only a part of the model is
+trained, so that a step is short compared with the transfer.
 """
 
 import json
@@ -21,7 +21,7 @@ LOST_AFTER = 5
 STEPS_AFTER = 5
 """Steps that all workers take together after the return."""
 ENOUGH = 100_000
-"""Number of samples, more than are used."""
+"""Number of samples, which is more than the program uses."""
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     model, optimizer = cluster.distribute(model, optimizer)
     began = time.perf_counter()
     together = 0
-    # A script that counts its steps itself could not return: it would not end together with the others.
+    # The script does not count its own steps, because a returned worker would then end later than the others.
     for step, _ in enumerate(cluster.loader(torch.zeros(ENOUGH, 1), batch_size=1), start=1):
         optimizer.zero_grad()
         model().backward()

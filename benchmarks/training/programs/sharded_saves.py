@@ -2,9 +2,9 @@
 
     torchrun … sharded_saves.py
 
-Run it with `{"shard": "all"}` in TORCHYARD_OPTIONS and a folder in TORCHYARD_CHECKPOINTS. The first rank prints JSON
-with the milliseconds of each save: until the checkpoint is complete (`save`), and in which the training thread was
-blocked by it (`stall`).
+Run it with `{"shard": "all"}` in TORCHYARD_OPTIONS and a folder in TORCHYARD_CHECKPOINTS. For each save, the first rank
+prints JSON with the milliseconds until the checkpoint is complete (`save`), and the milliseconds for which the save
+blocked the training thread (`stall`).
 """
 
 import json
@@ -23,7 +23,7 @@ SIZE = 1536
 
 
 class Stopwatch:
-    """The time that calls have taken on the training thread."""
+    """Measures the time that calls take on the training thread."""
 
     def __init__(self) -> None:
         self.total_s = 0.0
@@ -89,7 +89,7 @@ def main() -> None:
         cluster.checkpoint(now=True)
         while not have_all_ended(number):
             step()
-        if number > 0:  # The first save allocates the copies.
+        if number > 0:  # The first save is discarded, because it allocates the memory for the copies.
             found["save"].append(1000 * (ended[number] - began[number]))
             found["stall"].append(1000 * (blocked.total_s - before))
     if cluster.is_chief:

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 import torchyard_roles as ty
 
-ROUNDS = 6
+ROUNDS = 16
 STEPS = 3
 
 

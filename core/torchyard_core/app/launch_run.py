@@ -21,6 +21,7 @@ from torchyard_core.launch.restart import EndedRun
 from torchyard_core.launch.secrets import secret_values
 from torchyard_core.next_steps import AddHost, Advice
 from torchyard_core.problems import Problem, has_errors
+from torchyard_core.sweeps.search_checks import uses_parameters
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
 
@@ -128,16 +129,38 @@ class LaunchUseCase(ABC):
         secrets: Sequence[str],
         arguments: Sequence[str],
         again: EndedRun | None = None,
+        create: Callable[..., Launch] | None = None,
+        verb: str = "run",
     ) -> None:
-        """Creates the launch. `arguments` are arguments of `torchyard run` that are repeated in hints."""
+        """Creates the launch.
+
+        Args:
+            arguments: Arguments of the command that are repeated in hints.
+            create: Creates a launch of another kind than a run.
+            verb: The command that is repeated in hints.
+
+        Raises:
+            RunFailed: An argument has a parameter of a sweep, and the launch is not that of a sweep.
+        """
         topology = source.topology
         assert topology is not None
+        placeholder = uses_parameters(topology)
+        if placeholder is not None and create is None:
+            # The program would receive the placeholder as it is.
+            message = f"an argument of {topology.name} contains {placeholder}, which only a sweep replaces."
+            hint = "Start it as a sweep, with a search file, or write a value."
+            raise RunFailed(message, code="needs_sweep", hint=hint)
         desktop, callbacks, booking = self.desktop, self.callbacks, self._booking
         records = desktop.history.records()
         if booking.usual_length is None:
             booking = replace(booking, usual_length=proposed_length(records, name))
         calendar = LaunchBooking(
-            desktop.calendar, desktop.zone, booking, arguments=arguments, on_trouble=callbacks.on_calendar_error
+            desktop.calendar,
+            desktop.zone,
+            booking,
+            arguments=arguments,
+            verb=verb,
+            on_trouble=callbacks.on_calendar_error,
         )
         request = LaunchRequest(
             source,
@@ -152,6 +175,7 @@ class LaunchUseCase(ABC):
             again=again,
             calendar=calendar,
             booking=booking,
+            create=create,
             own=records,
         )
         self._launch = self._engine_of(topology).submit(request)

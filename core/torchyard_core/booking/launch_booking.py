@@ -65,6 +65,7 @@ class LaunchBooking:
         wanted: BookingOptions,
         *,
         arguments: Sequence[str] = ("FILE",),
+        verb: str = "run",
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
     ):
         """Creates the port without opening the calendar.
@@ -73,7 +74,8 @@ class LaunchBooking:
             calendar: The user's calendar.
             zone: The time zone for times in messages.
             wanted: The user's options for the booking.
-            arguments: Arguments of `torchyard run` for the same topology, used in proposed commands.
+            arguments: Arguments of the command for the same launch, used in proposed commands.
+            verb: The command: `run` or `sweep`.
             on_trouble: Called with calendar errors that do not stop the launch.
         """
         self._calendar = calendar
@@ -81,6 +83,7 @@ class LaunchBooking:
         self._wanted = wanted
         self._usual_length = wanted.usual_length or USUAL_LENGTH
         self._arguments = tuple(arguments)
+        self._verb = verb
         self._on_trouble = on_trouble
         self._known: Sequence[HostFacts] = ()
         self._view = View((), (), None, False)
@@ -162,7 +165,7 @@ class LaunchBooking:
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
                 f"Book them until {end} ({format_hours(length)})?",
-                (LaunchWithBooking(self._arguments, lasts), BookGpus(names.replace(", ", ","), lasts)),
+                (LaunchWithBooking(self._arguments, lasts, self._verb), BookGpus(names.replace(", ", ","), lasts)),
                 accept="book",
             )
             if not ask(question):
@@ -348,5 +351,6 @@ class LaunchBooking:
         if not conflict.nearest:
             return "Choose other GPUs, or ask its owner." if self._view.is_live else self._view.why
         first = conflict.nearest[0]
-        step = LaunchAt(self._arguments, command_time(first.start, self._zone), command_length(first.end - first.start))
+        length = command_length(first.end - first.start)
+        step = LaunchAt(self._arguments, command_time(first.start, self._zone), length, self._verb)
         return conflict.way_out(self._view.slots), step

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from torchyard_core.cli.commands import (
+    advise,
     book,
     bookings,
     deploy,
@@ -22,10 +23,13 @@ from torchyard_core.cli.commands import (
     import_export,
     plan,
     presets,
+    profile,
     run,
     runs,
     settings,
     status,
+    sweep,
+    sweeps,
     validate,
 )
 from torchyard_core.cli.context import CommandContext
@@ -65,6 +69,10 @@ app.command("validate")(validate.validate)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.add_typer(runs.app, name="runs")
+app.command("profile")(profile.profile)
+app.command("advise")(advise.advise)
+app.command("sweep")(sweep.sweep)
+app.add_typer(sweeps.app, name="sweeps")
 app.command("status")(status.status)
 app.command("book")(book.book)
 app.add_typer(bookings.app, name="bookings")

@@ -41,6 +41,8 @@ class LaunchRequest:
     calendar: LaunchCalendar
     booking: BookingOptions
     own: Sequence[RunRecord]
+    create: Callable[..., Launch] | None = None
+    """Creates a launch of another kind, such as that of a sweep, from the arguments of `Launch`."""
 
 
 class Engine(Protocol):

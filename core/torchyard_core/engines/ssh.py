@@ -26,7 +26,7 @@ class SshEngine:
         return topology
 
     def submit(self, request: LaunchRequest) -> Launch:
-        return Launch(
+        return (request.create or Launch)(
             request.source,
             request.topology,
             request.name,

@@ -85,6 +85,8 @@ _RECORD = {
     "topology?": str,
     "lineage?": str,
     "restarted_from?": str,
+    "sweep?": str,
+    "sweep_run?": str,
     "replicas?": [{"name": str, "host": str, "gpus": [str]}],
 }
 _BOOKINGS = {
@@ -137,6 +139,7 @@ ANSWERS: dict[str, Any] = {
         "driver?": MAYBE_TEXT,
         "python?": {"path?": MAYBE_TEXT, "version?": MAYBE_TEXT},
         "torch?": MAYBE_TEXT,
+        "packages?": Each(MAYBE_TEXT),
         "disk_free_gb?": MAYBE_NUMBER,
         "daemon?": str,
         "bookings?": _BOOKINGS,

@@ -74,6 +74,7 @@ def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluste
         max_restarts=program.max_restarts,
         tf_master_name=program.tf_master_name.value,
         trial=trial,
+        params={},
         several=len(plan.replicas) > 1,
         job=plan.topology.model_dump(mode="json", exclude_unset=True, exclude={"layout"}),
         masters={world.gang: Master(replica=world.master, port=ports.masters[world.gang]) for world in plan.worlds},

@@ -75,7 +75,13 @@ def choose_pool(topology: Topology, named: str | None) -> tuple[int, Pool]:
     if named is not None and named not in pools:
         message = f"the run has no worker pool `{named}`."
         raise UsageError(message, code="unknown_pool", hint=f"It has: {', '.join(pools)}.")
-    return pools[named if named is not None else next(iter(pools))]
+    position, pool = pools[named if named is not None else next(iter(pools))]
+    if pool.gpus:
+        message = (
+            f"no worker can be added: the pool `{pool.name}` trains on GPUs, which this version cannot add to a run."
+        )
+        raise RunFailed(message, code="cannot_grow", hint="Stop the run, and restart it with more replicas.")
+    return position, pool
 
 
 def plan_added(topology: Topology, pool_index: int, names: Sequence[str], host: str, count: int) -> Plan:

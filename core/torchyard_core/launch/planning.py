@@ -89,8 +89,8 @@ class Planner:
                 *lines,
                 *check_versions(context.facts),
                 *check_torch_builds(planned, context.facts),
-                *check_working_folders(planned),
-                *check_sharding(planned),
+                *(line for run in self._plans_of_runs(planned) for line in check_working_folders(run)),
+                *(line for run in self._plans_of_runs(planned)[:1] for line in check_sharding(run)),
             ]
         )
         return context
@@ -111,6 +111,10 @@ class Planner:
         if self._reserving is not None and planned.can_start:
             self._reserving.refuse(planned)
         return planned
+
+    def _plans_of_runs(self, planned: Plan) -> Sequence[Plan]:
+        """Returns the plans of the runs that `planned` consists of: one, except in a sweep."""
+        return [planned]
 
     def _plan(self, hosts: Sequence[HostFacts]) -> Plan:
         return plan(self._topology, hosts, found=self._source.check(hosts), line=self._source.line)

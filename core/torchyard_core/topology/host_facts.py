@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+NO_AGENT = "no agent"
+"""The `check_failure` of a host on which the login works."""
 PortRange = tuple[int, int]
 """First and last port, both included."""
 
@@ -32,6 +34,8 @@ class HostFacts:
     gpus: tuple[Gpu, ...] = ()
     checked: bool = False
     """False for a host that was never checked, whose capacity is assumed to be unlimited."""
+    check_failure: str = ""
+    """The state in which a check left a host that is not `checked`, such as `unreachable`; "" if none was made."""
     busy_gpus: frozenset[str] = frozenset()
     """UUIDs of GPUs that are not free: those in use, and those in `gpu_bookings` and `gpu_exclusions`."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +59,18 @@ class HostFacts:
     """Interpreter for programs, found by a check."""
     torch: str | None = None
     """Version of torch in the interpreter for programs."""
+
+    @property
+    def unchecked_reason(self) -> str:
+        """Returns why the capacity of a host that is not `checked` is unknown: `has not been checked`."""
+        if self.lacks_agent:
+            return "has no agent yet"
+        return f"could not be checked ({self.check_failure})" if self.check_failure else "has not been checked"
+
+    @property
+    def lacks_agent(self) -> bool:
+        """Whether the host is not `checked` only because its agent is not installed yet."""
+        return self.check_failure == NO_AGENT
 
     def gpu_at(self, index: int) -> Gpu | None:
         return next((gpu for gpu in self.gpus if gpu.index == index), None)

@@ -6,6 +6,7 @@ import json
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from enum import Enum
 from itertools import islice
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -15,18 +16,21 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from torchyard_core.problems import MAX_PROBLEMS, LineOf, Place, Problem, did_you_mean
+from torchyard_core.problems import MAX_PROBLEMS, LineOf, Place, Problem, did_you_mean, no_lines
 from torchyard_core.yaml_io.parser import shown
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(
-    model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf
+    model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf, column: LineOf = no_lines
 ) -> tuple[Model | None, list[Problem]]:
     """Returns the data as an instance of the model, or None and the problems of the data.
 
     Text may be written as a bare number (`args: [--epochs, 2]`). An optional key without a value is treated as absent.
+
+    Args:
+        column: Returns the column of a location, for problems that name it.
     """
     result = _attempt(model, data)
     if isinstance(result, list) and (normalized := _normalized(model, data, result, written)) is not None:
@@ -35,7 +39,7 @@ def validate(
     if not isinstance(result, list):
         return result, []
     errors = list(islice(_distinct(result), MAX_PROBLEMS))
-    problems = [_problem(model, error, data, line) for error in errors]
+    problems = [replace(_problem(model, error, data, line), column=column(_place(error))) for error in errors]
     found = list(zip(errors, problems, strict=True))
     unknown = [(_place(error)[:-1], problem.message) for error, problem in found if problem.code == "unknown-key"]
     kept = [problem for error, problem in found if not _is_misspelled(error, unknown)]

@@ -1,7 +1,8 @@
-"""Commands of the Bookings page: changes to bookings in the store, with undo of the last change."""
+"""Commands of the Bookings page: changes to bookings in the store, with undo and redo."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,12 +18,13 @@ from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.time_axis import utc
 from torchyard_gui.bookings.undo import (
-    Undo,
-    undo_booked,
-    undo_changed,
-    undo_release,
-    undo_series_cancelled,
-    undo_series_changed,
+    BookingChange,
+    CalendarChange,
+    ChangeHistory,
+    PartlyRefused,
+    changed,
+    ended,
+    made,
 )
 from torchyard_gui.bridge.bookings_model import BookingsModel
 
@@ -32,21 +34,26 @@ HOUR = timedelta(hours=1)
 class BookingCommands(QObject):
     """Runs each change on a thread.
 
-    The signals `undoable` and `succeeded` carry a message for the user; `failed` carries an error.
+    The signals `undoable`, `redoable` and `succeeded` carry a message for the user; `failed` carries an error.
     """
 
     undoable = Signal(str)
     """Emitted with a description of a change that `undo` reverts."""
+    redoable = Signal(str)
+    """Emitted with a description of a change that was undone, and that `redo` makes again."""
     succeeded = Signal(str)
     failed = Signal(object)
     done = Signal(str)
     """Emitted with the ID of a booking that was made or changed; of several bookings, the first."""
-    undo_changed = Signal()
+    history_changed = Signal()
 
     def __init__(self, model: BookingsModel, parent: QObject):
         super().__init__(parent)
         self.model = model
-        self.last: Undo | None = None
+        self.history = ChangeHistory()
+        self._waiting: deque[bool] = deque()
+        """Requested undos (True) and redos (False). They are made one after another."""
+        self._is_busy = False
 
     def draft(self, gpus: Sequence[str], start: float, end: float, title: str = "") -> Draft:
         """Returns a draft with the user as the owner."""
@@ -63,39 +70,40 @@ class BookingCommands(QObject):
     def book_fit(self, fit: Fit, title: str) -> None:
         self.book(Draft(title.strip() or self.title, fit.gpus, fit.start, fit.end, self.model.seen.zone))
 
-    def booked(self, made: tuple[Booking, ...]) -> None:
+    def booked(self, new: tuple[Booking, ...]) -> None:
         """Records new bookings, so that they can be undone."""
-        first = made[0]
-        what = self.tr("book “{title}”").format(title=first.title)
-        self._remember(undo_booked(made, what))
-        if len(made) > 1:
-            self.undoable.emit(self.tr("{count} bookings of “{title}” made").format(count=len(made), title=first.title))
+        first = new[0]
+        self._remember(self.tr("book “{title}”").format(title=first.title), made(new))
+        if len(new) > 1:
+            self.undoable.emit(self.tr("{count} bookings of “{title}” made").format(count=len(new), title=first.title))
         else:
             self.undoable.emit(self.tr("Booked: {what}").format(what=self._summary(first)))
         self.done.emit(first.id)
 
     def change(self, booking: Booking, gpus: Sequence[str], start: float, end: float) -> None:
-        """Changes the GPUs or times of a booking. Only values that differ are sent to the store."""
+        """Changes the GPUs or times of a booking. Only values that differ are sent to the store.
+
+        The store refuses a booking that has been changed since it was loaded.
+        """
         changes: dict[str, Any] = {
             "gpus": tuple(gpus) if tuple(sorted(gpus)) != booking.gpus else None,
             "start": utc(start) if start != booking.start.timestamp() else None,
             "end": utc(end) if end != booking.end.timestamp() else None,
         }
         self.model.act(
-            lambda store: store.change(booking.id, **changes),
+            lambda store: store.change(booking.id, **changes, expected=booking),
             lambda after: self.changed(after, booking),
             self.failed.emit,
             self,
         )
 
     def changed(self, after: Booking, before: Booking) -> None:
-        self._remember(undo_changed(after, before, self.tr("change “{title}”").format(title=before.title)))
+        self._remember(self.tr("change “{title}”").format(title=before.title), changed([before], [after]))
         self.undoable.emit(self.tr("Changed: {what}").format(what=self._summary(after)))
         self.done.emit(after.id)
 
     def series_changed(self, after: Sequence[Booking], before: Sequence[Booking]) -> None:
-        what = self.tr("change the series “{title}”").format(title=before[0].title)
-        self._remember(undo_series_changed(after, before, what))
+        self._remember(self.tr("change the series “{title}”").format(title=before[0].title), changed(before, after))
         if len(after) == 1:
             self.undoable.emit(self.tr("Changed: {what}").format(what=self._summary(after[0])))
         else:
@@ -117,8 +125,9 @@ class BookingCommands(QObject):
         """Releases a running booking, or cancels a booking that has not begun."""
 
         def gone(after: Booking) -> None:
-            self._remember(undo_release(after, self.tr("release “{title}”").format(title=booking.title)))
             running = after.let_go_at is not None and after.let_go_at > after.start
+            what = self.tr("release “{title}”") if running else self.tr("cancel “{title}”")
+            self._remember(what.format(title=booking.title), ended([after]))
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
             self.undoable.emit(text.format(what=self._summary(booking)))
 
@@ -134,8 +143,8 @@ class BookingCommands(QObject):
             return
 
         def gone(cancelled: tuple[Booking, ...]) -> None:
-            what = self.tr("cancel the series “{title}”").format(title=booking.title)
-            self._remember(undo_series_cancelled(cancelled, what) if cancelled else None)
+            if cancelled:
+                self._remember(self.tr("cancel the series “{title}”").format(title=booking.title), ended(cancelled))
             if len(cancelled) == 1:
                 text = self.tr("1 booking of “{title}” cancelled")
             else:
@@ -147,28 +156,63 @@ class BookingCommands(QObject):
         self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
 
     def forget(self) -> None:
-        """Forgets the last change. Called when another calendar is opened."""
-        self._remember(None)
+        """Forgets all changes. Called when another calendar is opened."""
+        self._waiting.clear()
+        self.history = ChangeHistory()  # A step in progress belongs to the other calendar's history.
+        self.history_changed.emit()
 
     def undo(self) -> None:
-        """Undoes the user's last change.
+        """Undoes the user's last change that is not undone yet.
 
-        The store may refuse the undo. If the calendar is unreachable, the undo remains available.
+        Where a booking was changed in the meantime, and where the store refuses, that booking stays as it is, and the
+        change can no longer be undone. If the calendar is unreachable, it can be undone later.
         """
-        last = self.last
-        if last is None:
+        self._step(undoes=True)
+
+    def redo(self) -> None:
+        """Makes the change again that was undone last. Refusals are as for `undo`."""
+        self._step(undoes=False)
+
+    def _step(self, *, undoes: bool) -> None:
+        self._waiting.append(undoes)
+        if not self._is_busy:
+            self._next_step()
+
+    def _next_step(self) -> None:
+        if not self._waiting:
             return
-        self._remember(None)
-        what = last.what
+        undoes = self._waiting.popleft()
+        history = self.history
+        source, target = (history.done, history.undone) if undoes else (history.undone, history.done)
+        if not source:
+            self._waiting.clear()
+            return
+        change = source.pop()
+        self._is_busy = True
+        self.history_changed.emit()
+
+        def stepped(applied: CalendarChange) -> None:
+            target.append(applied.reverted if undoes else applied)
+            message = self.tr("Undone: {what}") if undoes else self.tr("Redone: {what}")
+            (self.redoable if undoes else self.undoable).emit(message.format(what=change.what))
+            finished()
 
         def failed(error: TorchyardError) -> None:
-            if isinstance(error, StoreUnavailable) and self.last is None:
-                self._remember(last)
+            if isinstance(error, StoreUnavailable):
+                source.append(change)
+            elif isinstance(error, PartlyRefused):
+                target.append(error.part.reverted if undoes else error.part)
+            self._waiting.clear()
             self.failed.emit(error)
+            finished()
 
-        self.model.act(
-            last.undo, lambda _: self.succeeded.emit(self.tr("Undone: {what}").format(what=what)), failed, self
-        )
+        def finished() -> None:
+            self._is_busy = False
+            self.history_changed.emit()
+            self._next_step()
+
+        wanted = change.reverted if undoes else change
+        self.model.act(lambda store: history.apply(store, wanted), stepped, failed, self)
 
     def wait(self, wish: Wish, title: str) -> None:
         """Adds a request to the waitlist."""
@@ -193,6 +237,6 @@ class BookingCommands(QObject):
         when = labels.time_span(booking.start, booking.end, seen.zone, self.model.now, is_inside=True)
         return f"{format_slots(booking.gpus, seen.slots)}, {when}"
 
-    def _remember(self, undo: Undo | None) -> None:
-        self.last = undo
-        self.undo_changed.emit()
+    def _remember(self, what: str, bookings: tuple[BookingChange, ...]) -> None:
+        self.history.add(CalendarChange(what, bookings))
+        self.history_changed.emit()

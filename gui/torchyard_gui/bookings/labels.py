@@ -130,11 +130,11 @@ def slots_count(gpus: Iterable[str]) -> str:
 
 
 def state_text(booking: Booking, now: datetime) -> str:
-    """Returns the state of a booking now. A booking that holds its GPUs is booked, running or over."""
+    """Returns the state of a booking now. A booking that holds its GPUs is booked, running or ended."""
     if not booking.state.is_live:
         return state_name(booking.state)
     if booking.end <= now:
-        return translate("Bookings", "over")
+        return translate("Bookings", "ended")
     if booking.start > now:
         return translate("Bookings", "booked")
     return translate("Bookings", "running")

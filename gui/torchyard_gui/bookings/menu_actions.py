@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QObject
+from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_core.booking.model import Booking
@@ -36,6 +37,8 @@ class BookingActions(PageActions):
         self.cancel_series = self._make("edit", tr("Cancel the series"), "repeat", "Shift+Delete", tip)
         self.run = self._make("view", tr("Show run"), "runs", "Ctrl+R", tr("Go to the run that uses the booking"))
         self.undo = self._make("edit", tr("Undo"), "undo", "Ctrl+Z", tr("Undo your own last change"))
+        self.redo = self._make("edit", tr("Redo"), "redo", "Ctrl+Shift+Z", tr("Make the undone change again"))
+        self.redo.setShortcuts([self.redo.shortcut(), QKeySequence("Ctrl+Y")])
         tip = tr("Book from the clipboard: gpu-b:2-5 tomorrow 9-17")
         self.paste = self._make("edit", tr("Paste a booking"), "paste", "Ctrl+V", tip)
         copy = tr("Copy as a command")
@@ -65,11 +68,11 @@ class BookingActions(PageActions):
         self.rules = self._make("run", tr("Rules …"), "gear", "", tr("The team's rules; admins can change them"))
 
     def enable(
-        self, seen: CalendarState, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str
+        self, seen: CalendarState, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str, redoes: str
     ) -> None:
         """Enables or disables the actions for the selected booking and the state of the calendar.
 
-        `undoes` describes the change that Undo would revert, or is "".
+        `undoes` describes the change that Undo would revert, and `redoes` that of Redo; "" if there is none.
         """
         can = can_change and seen.is_live
         for action in (self.edit, self.extend, self.shorten, self.release):
@@ -79,8 +82,9 @@ class BookingActions(PageActions):
         for action in (self.book, self.find, self.paste, self.import_, self.export, self.usage, self.rules):
             action.setEnabled(seen.is_live)
         self._name_rules(is_admin=seen.is_admin)
-        self.undo.setEnabled(bool(undoes) and seen.is_live)
-        self.undo.setText(self.tr("Undo: {what}").format(what=undoes) if undoes else self.tr("Undo"))
+        for action, what in ((self.undo, undoes), (self.redo, redoes)):
+            action.setEnabled(bool(what) and seen.is_live)
+            action.setText(f"{action.iconText()}: {what}" if what else action.iconText())
 
     def menu(self, parent: QWidget, *, has_booking: bool) -> QMenu:
         """Returns a new context menu, which is deleted when it closes."""
@@ -88,7 +92,7 @@ class BookingActions(PageActions):
         if has_booking:
             menu.addActions([self.edit, self.extend, self.shorten, self.release, self.cancel_series, self.run])
             menu.addSeparator()
-        menu.addActions([self.book, self.find, self.paste, self.copy, self.undo])
+        menu.addActions([self.book, self.find, self.paste, self.copy, self.undo, self.redo])
         menu.aboutToHide.connect(menu.deleteLater)
         return menu
 

@@ -26,9 +26,9 @@ class Notifications(QObject):
         self._page = page
         self._is_away = False
 
-    def show_success(self, text: str, undo: QAction | None = None) -> None:
-        """Shows the result of a command. If `undo` is given, the message has a button for that action."""
-        self.toast.say(text, action=undo)
+    def show_success(self, text: str, action: QAction | None = None) -> None:
+        """Shows the result of a command. If `action` is given, the message has a button for it, such as Undo."""
+        self.toast.say(text, action=action)
         if not self._is_away:
             self.notice.clear()
 

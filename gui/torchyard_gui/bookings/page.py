@@ -79,6 +79,8 @@ class BookingsPage(QWidget):
         self._selection = ""
         self._wanted = ""
         """The ID of a booking to show once it is loaded."""
+        self._made = ""
+        """The ID of a booking that the user has just made or changed, to select once it is loaded."""
         self._clock = QTimer(self, interval=TICK_MS)
         self._clock.timeout.connect(self._tick)
         self.body = DrawerLayout()
@@ -224,6 +226,8 @@ class BookingsPage(QWidget):
     def select(self, booking_id: str) -> None:
         """Selects a booking, or clears the selection for "". Opens its details unless a search is open."""
         self._selection = booking_id
+        if booking_id and booking_id != self._made:
+            self._made = ""
         if booking_id and not self.drawers.finds:
             self._show_details()
             self.drawers.show(self.details)
@@ -257,6 +261,11 @@ class BookingsPage(QWidget):
         self.refresh()
         if self._wanted and (wanted := self.model.booking(self._wanted)) is not None:
             self._reveal(wanted)
+        if self._made and self.model.booking(self._made) is not None:
+            # A redraw before the calendar was loaded has cleared the selection.
+            if self.surface.selection != self._made:
+                self.surface.select(self._made)
+            self._made = ""
         self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
 
@@ -315,13 +324,14 @@ class BookingsPage(QWidget):
         self.bar.show_free(free, count, self.model.unwatched_slots, is_known=seen.is_live)
 
     def enable(self) -> None:
-        booking, last = self.selected_booking, self.commands.last
+        booking, history = self.selected_booking, self.commands.history
         self.acts.enable(
             self.model.seen,
             booking,
             can_change=booking is not None and self._can_change(booking),
             has_run=booking is not None and bool(self.run_on(booking)),
-            undoes=last.what if last else "",
+            undoes=history.done[-1].what if history.done else "",
+            redoes=history.undone[-1].what if history.undone else "",
         )
         self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
 
@@ -386,6 +396,11 @@ class BookingsPage(QWidget):
     def _view(self) -> QWidget:
         return self.agenda if self.is_agenda else self.surface
 
+    def _select_made(self, booking_id: str) -> None:
+        """Selects a booking that was made or changed. If it is not loaded yet, it is selected again then."""
+        self._made = booking_id
+        self.surface.select(booking_id)
+
     def _show_body(self, has_slots: bool) -> None:
         self.empty.setVisible(not has_slots and self.model.has_loaded)
         self.surface.setVisible(has_slots and not self.is_agenda)
@@ -435,8 +450,9 @@ class BookingsPage(QWidget):
         self.commands.undoable.connect(lambda text: self.notifications.show_success(text, self.acts.undo))
         self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
         self.dialogs.closed.connect(self.focus_body)
-        self.commands.done.connect(self.surface.select)
-        self.commands.undo_changed.connect(self.enable)
+        self.commands.done.connect(self._select_made)
+        self.commands.redoable.connect(lambda text: self.notifications.show_success(text, self.acts.redo))
+        self.commands.history_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)
         self.model.settled.connect(self.notifications.show_settled)
         self.model.use_changed.connect(self.use_changed)
@@ -454,6 +470,7 @@ class BookingsPage(QWidget):
                 acts.cancel_series: self.cancel_series,
                 acts.run: self.show_run,
                 acts.undo: self.commands.undo,
+                acts.redo: self.commands.redo,
                 acts.paste: self.dialogs.paste,
                 acts.copy: self.copy,
                 acts.search: self.bar.open_search,

@@ -200,11 +200,13 @@ class TopBar(QFrame):
 
 
 def _more(acts: BookingActions) -> QToolButton:
-    button = tool_button("more", translate("TopBar", "Undo, waitlist, usage, calendar files, rules, team calendar"))
+    button = tool_button(
+        "more", translate("TopBar", "Undo, redo, waitlist, usage, calendar files, rules, team calendar")
+    )
     button.setAccessibleName(translate("TopBar", "More"))
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     menu = QMenu(button)
-    menu.addAction(acts.undo)
+    menu.addActions([acts.undo, acts.redo])
     menu.addSeparator()
     menu.addActions([acts.waitlist, acts.usage])
     menu.addSeparator()

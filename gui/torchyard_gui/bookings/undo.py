@@ -1,12 +1,10 @@
-"""Undo of the user's last change, if the calendar still allows it. Independent of Qt."""
+"""Undo and redo of the user's changes to the calendar. Independent of Qt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
@@ -15,19 +13,144 @@ from torchyard_core.formatting import counted
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
+MOST_CHANGES = 100
+"""Maximum number of changes that can be undone."""
+
 
 @dataclass(frozen=True)
-class Undo:
-    """A change that can be undone: its description, and the call that reverts it. The store may refuse the call."""
+class BookingChange:
+    """One booking before and after a change. None means that it held no GPUs: not yet made, released or cancelled."""
+
+    before: Booking | None
+    after: Booking | None
+
+    @property
+    def reverted(self) -> BookingChange:
+        return BookingChange(self.after, self.before)
+
+    @property
+    def either(self) -> Booking:
+        """The booking after the change, or else before it."""
+        booking = self.after or self.before
+        assert booking is not None
+        return booking
+
+    @property
+    def moves_later(self) -> bool:
+        return self.before is not None and self.after is not None and self.after.start > self.before.start
+
+
+@dataclass(frozen=True)
+class CalendarChange:
+    """A change of one or several bookings by one action of the user. `what` describes it, such as `change “digits”`."""
 
     what: str
-    undo: Callable[[BookingStore], Any]
+    bookings: tuple[BookingChange, ...]
+
+    @property
+    def reverted(self) -> CalendarChange:
+        return CalendarChange(self.what, tuple(one.reverted for one in self.bookings))
 
 
-def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) -> Booking:
+def made(bookings: Iterable[Booking]) -> tuple[BookingChange, ...]:
+    return tuple(BookingChange(None, one) for one in bookings)
+
+
+def changed(before: Sequence[Booking], after: Iterable[Booking]) -> tuple[BookingChange, ...]:
+    """Returns the changes of bookings that kept their IDs."""
+    was = {one.id: one for one in before}
+    return tuple(BookingChange(was[one.id], one) for one in after)
+
+
+def ended(bookings: Iterable[Booking]) -> tuple[BookingChange, ...]:
+    """Returns the changes of bookings that were released or cancelled."""
+    return tuple(BookingChange(one, None) for one in bookings)
+
+
+@dataclass
+class ChangeHistory:
+    """The changes that can be undone and redone, newest last.
+
+    A released booking cannot be made live again: an undo books its GPUs anew, with another ID. Changes keep the ID of
+    the first booking, and `_latest` holds the booking that now has its place.
+    """
+
+    done: list[CalendarChange] = field(default_factory=list)
+    undone: list[CalendarChange] = field(default_factory=list)
+    _latest: dict[str, Booking] = field(default_factory=dict)
+    """The last state that this window gave to each booking, by the ID of the first one."""
+    _first: dict[str, str] = field(default_factory=dict)
+    """The ID of the first booking, by that of the booking that took its place."""
+
+    def add(self, change: CalendarChange) -> None:
+        """Adds a change that the user has just made. Those undone before can no longer be redone."""
+        for one in change.bookings:
+            self._latest[self._first_id(one.either)] = one.either
+        self.done.append(change)
+        del self.done[:-MOST_CHANGES]
+        self.undone.clear()
+
+    def apply(self, store: BookingStore, change: CalendarChange) -> CalendarChange:
+        """Makes a change again, or one that is `reverted`. Called on a thread.
+
+        Where another user or program changed a booking in the meantime, or the store refuses a booking, that booking
+        stays as it is.
+
+        Returns:
+            The part of the change that was made.
+
+        Raises:
+            Refused: No booking was changed. The message is the first reason.
+            PartlyRefused: Some bookings were changed.
+        """
+        applied: list[BookingChange] = []
+        missed: list[Refused] = []
+        # Bookings of a series are moved in an order in which none is moved to the time of one that has not moved yet.
+        later = any(one.moves_later for one in change.bookings)
+        for one in sorted(change.bookings, key=lambda one: one.either.start, reverse=later):
+            try:
+                self._apply_one(store, one)
+                applied.append(one)
+            except Refused as refused:
+                missed.append(refused)
+        part = CalendarChange(change.what, tuple(applied))
+        if not missed:
+            return part
+        if not applied:
+            raise missed[0]
+        raise PartlyRefused(part, len(change.bookings), missed[0])
+
+    def _apply_one(self, store: BookingStore, change: BookingChange) -> None:
+        first = self._first_id(change.either)
+        current = self._latest.get(first, change.either)
+        if change.before is None:
+            current = _book_anew(store, change.either)
+            self._first[current.id] = first
+        elif change.after is None:
+            store.release(current.id, expected=current)
+        else:
+            current = change_to(store, current, change.after, expected=current)
+        self._latest[first] = current
+
+    def _first_id(self, booking: Booking) -> str:
+        return self._first.get(booking.id, booking.id)
+
+
+class PartlyRefused(Refused):
+    """Raised when some bookings of a change were changed and others refused. `part` is the change that was made."""
+
+    def __init__(self, part: CalendarChange, count: int, why: Refused):
+        message = f"{len(part.bookings)} of {counted(count, 'booking')} changed; {why.message}"
+        super().__init__(message, code=why.code, hint=why.advice)
+        self.part = part
+
+
+def change_to(
+    store: BookingStore, booking: Booking, wanted: Booking | Draft, *, expected: Booking | None = None
+) -> Booking:
     """Sets the editable fields of a booking to those of `wanted`, in one change.
 
-    Raises Refused if the store refuses it.
+    Raises Refused, also if `expected` is given and the booking was changed since.
     """
     return store.change(
         booking.id,
@@ -37,24 +160,8 @@ def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) ->
         title=wanted.title,
         purpose=wanted.purpose,
         stop_at_end=wanted.stop_at_end,
+        expected=expected,
     )
-
-
-def undo_booked(made: Sequence[Booking], what: str) -> Undo:
-    """Returns the undo of new bookings: it cancels those that are still live."""
-
-    def take_back(store: BookingStore) -> None:
-        for booking in made:
-            if store.booking(booking.id).is_live:
-                store.cancel(booking.id)
-
-    return Undo(what, take_back)
-
-
-def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
-    """Returns the undo of a change of one booking."""
-
-    return Undo(what, lambda store: change_to(store, after, before))
 
 
 def change_series_to(
@@ -78,64 +185,16 @@ def change_series_to(
     if sorted(wanted.gpus) != sorted(booking.gpus):
         differs["gpus"] = wanted.gpus
     after = store.change_series(booking.id, everything=everything, **differs)
-    changed = {one.id for one in after}
-    return tuple(one for one in before if one.id in changed), after
+    changed_ids = {one.id for one in after}
+    return tuple(one for one in before if one.id in changed_ids), after
 
 
-def undo_series_changed(after: Sequence[Booking], before: Sequence[Booking], what: str) -> Undo:
-    """Returns the undo of a change of a series.
-
-    The bookings are restored in an order in which no two of them overlap.
-    """
-    was = {one.id: one for one in before}
-
-    def take_back(store: BookingStore) -> None:
-        later = any(one.start > was[one.id].start for one in after)
-        for one in sorted(after, key=attrgetter("start"), reverse=not later):
-            change_to(store, one, was[one.id])
-
-    return Undo(what, take_back)
-
-
-def undo_release(gone: Booking, what: str) -> Undo:
-    """Returns the undo of a release or cancellation: it books the GPUs again.
-
-    The new booking begins now if the old one was released, or at its original start if it was cancelled.
-    """
-
-    def take_back(store: BookingStore) -> Booking:
-        start = max(gone.start, store.now()) if gone.let_go_at and gone.let_go_at > gone.start else gone.start
-        return _book_anew(store, gone, start)
-
-    return Undo(what, take_back)
-
-
-def undo_series_cancelled(gone: Sequence[Booking], what: str) -> Undo:
-    """Returns the undo of a cancelled series.
-
-    It books the GPUs again. If the store refuses some bookings, it raises Refused with the number of restored bookings
-    and the first reason.
-    """
-
-    def take_back(store: BookingStore) -> None:
-        missed: list[Refused] = []
-        for booking in gone:
-            try:
-                _book_anew(store, booking, booking.start)
-            except Refused as refused:
-                missed.append(refused)
-        if missed:
-            back = f"{len(gone) - len(missed)} of {counted(len(gone), 'booking')} restored; {missed[0].message}"
-            raise Refused(back, code=missed[0].code, hint=missed[0].advice)
-
-    return Undo(what, take_back)
-
-
-def _book_anew(store: BookingStore, gone: Booking, start: datetime) -> Booking:
+def _book_anew(store: BookingStore, gone: Booking) -> Booking:
+    """Books the GPUs of a booking again, from its start, or from now if that has passed."""
     draft = Draft(
         gone.title,
         gone.gpus,
-        start,
+        max(gone.start, store.now()),
         gone.end,
         gone.zone,
         gone.purpose,

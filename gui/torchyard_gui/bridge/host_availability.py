@@ -11,8 +11,8 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.fleet.gpu_occupancy import with_occupancy
 from torchyard_core.launch.runs.history import History
-from torchyard_core.topology.host_facts import HostFacts
-from torchyard_gui.bridge.host_states import HostState
+from torchyard_core.topology.host_facts import NO_AGENT, HostFacts
+from torchyard_gui.bridge.host_states import HostState, state_name
 from torchyard_gui.bridge.host_status import HostStatus
 
 TELL_AFTER_MS = 50
@@ -51,8 +51,10 @@ class HostAvailability(QObject):
         """Returns the facts of a host for the planner. The same object is returned until these facts change."""
         self._states[status.name] = status.condition
         found, sample, made = self._made.get(status.name, (None, None, None))
-        if made is None or found is not status.facts or sample is not status.sample:
-            now = self._with_bookings(self._with_own_runs(with_occupancy(status.facts, status.sample), status.sample))
+        failure = "" if status.facts.checked or status.check is None else _failure(status)
+        if made is None or found is not status.facts or sample is not status.sample or failure != made.check_failure:
+            facts = replace(with_occupancy(status.facts, status.sample), check_failure=failure)
+            now = self._with_bookings(self._with_own_runs(facts, status.sample))
             made = now if now != made else made
             self._made[status.name] = status.facts, status.sample, made
         return made
@@ -106,3 +108,8 @@ class HostAvailability(QObject):
 
     def stop(self) -> None:
         self._soon.stop()
+
+
+def _failure(status: HostStatus) -> str:
+    """Returns the name of the state of a host that a check could not use, for `HostFacts.check_failure`."""
+    return NO_AGENT if status.condition is HostState.NO_AGENT else state_name(status.condition)

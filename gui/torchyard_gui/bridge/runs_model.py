@@ -329,7 +329,8 @@ class RunsModel(QObject):
         self.refreshing_changed.emit()
 
     def _take(self, runs: list[KnownRun]) -> None:
-        self._runs = [self._as_followed(run) for run in runs]
+        # The trials of a sweep would hide all other runs.
+        self._runs = [self._as_followed(run) for run in runs if not run.sweep_run]
         self.runs_changed.emit()
 
     def _as_followed(self, run: KnownRun) -> KnownRun:

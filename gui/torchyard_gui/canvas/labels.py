@@ -358,13 +358,17 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
     return translate("Canvas", "GPU {gpu} of {host} is free").format(gpu=gpu, host=rack.key)
 
 
-def rack_sentence(rack: RackContent, use: str) -> str:
-    """Returns the unabridged header of a rack, and which of its facts are unknown, for its tool tip."""
+def rack_sentence(rack: RackContent, use: str, state: str = "") -> str:
+    """Returns the unabridged header of a rack, and which of its facts are unknown, for its tool tip.
+
+    `state` is the name of the host's state, as on the Fleet page, unless the host is ready.
+    """
     lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
     if not rack.checked:
-        lines.append(translate("Canvas", "It has not been checked; assuming it fits."))
+        lines.append(translate("Canvas", "It {reason}; assuming it fits.").format(reason=rack.unchecked_reason))
     elif not rack.use_known:
-        lines.append(translate("Canvas", "Its current use is unknown."))
+        text = translate("Canvas", "It is {state}: its current use is unknown.")
+        lines.append(text.format(state=state) if state else translate("Canvas", "Its current use is unknown."))
     return "\n".join(lines)
 
 

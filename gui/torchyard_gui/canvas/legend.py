@@ -9,8 +9,6 @@ from PySide6.QtCore import QCoreApplication, QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
-from torchyard_core.topology.model import Role, StrategyKind
-from torchyard_core.topology.strategies.registry import spec_of
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.edges.edge_items import DASHES, paint_port
 from torchyard_gui.canvas.edges.traffic import HostTraffic
@@ -29,18 +27,17 @@ SHADE_WIDTH = 18
 translate = QCoreApplication.translate
 
 
-def entries_of(kind: StrategyKind, wiring: HostTraffic) -> list[Entry]:
+def entries_of(wiring: HostTraffic) -> list[Entry]:
     """Returns a sign and a text for each kind of port, for the lines of the exchange, and for checkpoints, if drawn."""
     found: list[Entry] = []
     is_ring, is_average = len(wiring.ring) > 1, len(wiring.average) > 1
     does = {port for _, port in wiring.trunk} | ({"trains"} if is_ring or is_average else set())
     if wiring.neighbours:
         does = {"both"}
-    has_reducers = spec_of(kind).server_role is Role.REDUCER
     labels: dict[Sign, str] = {
         "trains": translate("Legend", "trainers"),
-        "serves": translate("Legend", "reducers") if has_reducers else translate("Legend", "servers"),
-        "both": translate("Legend", "trainers that reduce too") if has_reducers else translate("Legend", "both"),
+        "serves": translate("Legend", "reducers") if wiring.has_reducers else translate("Legend", "servers"),
+        "both": translate("Legend", "trainers that reduce too") if wiring.has_reducers else translate("Legend", "both"),
     }
     if wiring.neighbours:
         labels["both"] = translate("Legend", "trainers")

@@ -48,6 +48,8 @@ class HostLiveState:
     """Users of the host's GPUs by GPU index, each as the two lines of text in a slot."""
     held: Mapping[int, str] = field(default_factory=dict)
     """Sentences about the users of the host's GPUs by GPU index, for tool tips."""
+    name: str = ""
+    """The name of the host's state as on the Fleet page, such as `unreachable`, for tool tips; "" if it is ready."""
     mark: str = ""
     """The mark in the header, if it differs from `state`.
 

@@ -14,7 +14,6 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, 
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.link_load import ExchangeFacts, link_loads
 from torchyard_core.topology.strategies.replica_groups import replica_groups
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
@@ -79,7 +78,6 @@ class TopologyScene(QGraphicsScene):
         self._leaving: Counter[str] = Counter()
         """Number of edges between each section and the others."""
         self._zoom = 1.0
-        self._kind = StrategyKind.NONE
         self._states: Mapping[str, ReplicaLiveState] | None = None
         self._hosts: Mapping[str, HostLiveState] = {}
         self._problems: Mapping[str, str] = {}
@@ -125,10 +123,9 @@ class TopologyScene(QGraphicsScene):
             layout = lay_tray([chip.name for chip in chips], len(reason_lines(reasons)))
             contents.append(RackContent(TRAY, layout, chips, reasons=reasons))
         members = {chip.name: chip for content in contents for chip in content.chips}
-        drawn = (self._kind, self._wiring)
+        drawn = self._wiring
         order = [planned.name for planned in plan.replicas] if plan is not None else []
         self._chips = {name: members[name] for name in order if name in members}
-        self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
         placed = {chip.name: content.key for content in contents for chip in content.chips if content.key}
         self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
         section_of = {chip.name: content.section for content in contents for chip in content.chips if content.section}
@@ -147,7 +144,7 @@ class TopologyScene(QGraphicsScene):
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
-        if (self._kind, self._wiring) != drawn:
+        if self._wiring != drawn:
             self.traffic_changed.emit()
 
     @property
@@ -211,10 +208,6 @@ class TopologyScene(QGraphicsScene):
     @property
     def is_live(self) -> bool:
         return self._states is not None
-
-    @property
-    def strategy(self) -> StrategyKind:
-        return self._kind
 
     @property
     def wiring(self) -> HostTraffic:

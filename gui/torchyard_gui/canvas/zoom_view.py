@@ -235,7 +235,7 @@ class ZoomView(QGraphicsView):
         if tiles and self._canvas.is_live:
             self._legend.explain(None)
         else:
-            self._legend.explain(entries_of(self._canvas.strategy, self._canvas.drawn_wiring))
+            self._legend.explain(entries_of(self._canvas.drawn_wiring))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
         # Qt caches the background (CacheBackground), so that drags need no Python.

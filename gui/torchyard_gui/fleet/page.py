@@ -16,7 +16,6 @@ from torchyard_core.next_steps import SetHostField
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import count_hosts, state_name
 from torchyard_gui.bridge.host_status import HostStatus
-from torchyard_gui.bridge.terminal import open_terminal
 from torchyard_gui.fleet.host_details import HostDetails
 from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
 from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog, HostKeyListDialog
@@ -25,6 +24,7 @@ from torchyard_gui.fleet.host_list_model import HostListModel
 from torchyard_gui.fleet.labels import answer_sentence, removed_text, suggested_action
 from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.fleet.state_filter import StateFilter
+from torchyard_gui.fleet.terminal import open_terminal
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, EmptyState, NoticeBar, SearchField, Toast, label

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state import OF_TRAINERS, SUMS
 from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges
-from torchyard_gui.bridge.step_breakdown import OF_SERVERS, WRITTEN, name_of, sentence_of, written
+from torchyard_gui.bridge.step_breakdown import IF_REPORTED, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.runs.alerts import AlertsPanel, alerts_of
 from torchyard_gui.runs.labels import loss, memory, percent, rate
 from torchyard_gui.runs.notes import NotesSection
@@ -203,7 +203,7 @@ class StepParts(QWidget):
             return
         self.heading.setText(self.tr("Serving") if track.serves else self.tr("Step"))
         for field, value in self.values.items():
-            is_shown = reported[field] is not None or not (track.serves or field in OF_SERVERS)
+            is_shown = reported[field] is not None or not (track.serves or field in IF_REPORTED)
             value.setText(written(field, reported[field]))
             for one in (self.names[field], value):
                 one.setVisible(is_shown)

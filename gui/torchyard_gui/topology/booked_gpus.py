@@ -10,7 +10,7 @@ from PySide6.QtCore import QCoreApplication
 from torchyard_core.booking.planned_time import when_booked
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import Gpu, HostFacts
-from torchyard_gui.bridge.host_states import HostState
+from torchyard_gui.bridge.host_states import HostState, state_name
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.live_state import HostLiveState
 
@@ -35,8 +35,9 @@ def design_states(
         note = "" if host.name in used else _note(host, planning)
         lines = {index: short for index, (short, _) in held.items()}
         sentences = {index: sentence for index, (_, sentence) in held.items()}
-        mark = states.get(host.name, HostState.UNKNOWN).mark
-        looks[host.name] = HostLiveState(note=note, holders=lines, held=sentences, mark=mark)
+        state = states.get(host.name, HostState.UNKNOWN)
+        name = "" if state in (HostState.READY, HostState.UNKNOWN) else state_name(state)
+        looks[host.name] = HostLiveState(note=note, holders=lines, held=sentences, name=name, mark=state.mark)
     return looks
 
 

@@ -1,4 +1,4 @@
-"""The top bar of the page: file, undo, redo, strategy, arrangement, planned time, used GPUs, YAML and Launch."""
+"""The top bar of the page: file, undo, strategy, arrangement, planned time, used GPUs, advice, YAML and Launch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,15 @@ class TopBar(QFrame):
     strategy_chosen = Signal(object)
     """Emitted with the chosen StrategyKind."""
 
-    def __init__(self, undo: QAction, redo: QAction, yaml: QAction, launch: QAction, planning: PlanningTime) -> None:
+    def __init__(
+        self,
+        undo: QAction,
+        redo: QAction,
+        advice: QAction,
+        yaml: QAction,
+        launch: QAction,
+        planning: PlanningTime,
+    ) -> None:
         super().__init__()
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
@@ -69,6 +77,7 @@ class TopBar(QFrame):
             self.when,
             self.gpus,
             4,
+            _button(advice),
             _button(yaml),
             self.launch,
             parent=self,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QGridLayout, QLabel, QPlainTextEdit, QWidget
 
 from torchyard_gui.widgets.text_labels import label, set_ink, set_style_property
 
@@ -32,6 +33,10 @@ class FormRow(QWidget):
         self._grid.addWidget(self.name, 0, 0)
         self._grid.addWidget(field, 0, 1)
         self._grid.setColumnStretch(1, 1)
+        if isinstance(field, QPlainTextEdit):
+            # The name is beside the first line of the text.
+            self._grid.setAlignment(self.name, Qt.AlignmentFlag.AlignTop)
+            self.name.setContentsMargins(0, 6, 0, 0)
         if note:
             self.note.setText(note)
 

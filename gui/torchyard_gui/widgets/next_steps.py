@@ -30,6 +30,7 @@ TEXTS: dict[type[NextStep], tuple[str, str]] = {
     ),
     steps.AnswerYes: ("", "Launch again to answer yes."),
     steps.ValidateTopology: ("Show all problems", "Problems on the Topology page lists them all."),
+    steps.ProfileScript: ("Profile the script", "Press “Profile” in Advice on the Topology page."),
     steps.ImportDocument: ("Import …", "Import it on the Topology page."),
     steps.SetField: ("Show the field", "The field is on the Topology page."),
     steps.ListRuns: ("Show the runs", "The Runs page shows all runs."),

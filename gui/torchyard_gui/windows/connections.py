@@ -244,6 +244,7 @@ class WindowConnections(QObject):
         return ExchangeSource(self.fleet)
 
     def _make_topology(self) -> TopologyPage:
+        from torchyard_gui.bridge.advice_source import AdviceSource
         from torchyard_gui.topology.page import TopologyPage
 
         page = TopologyPage(
@@ -254,6 +255,7 @@ class WindowConnections(QObject):
             planning=self.planning,
         )
         page.exchange_facts = self.exchange_source.facts
+        page.advisor = AdviceSource(self.fleet)
         page.launch_requested.connect(self._launch)
         OpenExampleButton(page.view, self.document, self.window.actions_.open_example)
         return page

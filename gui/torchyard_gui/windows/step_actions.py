@@ -43,6 +43,7 @@ class StepActions:
             steps.LaunchAt: self._plan,
             steps.LaunchWithBooking: lambda step: self._topology.bar.when.open(),
             steps.ValidateTopology: lambda step: self._topology.problems.set_open(True),
+            steps.ProfileScript: lambda step: self._topology.profile(),
             steps.ImportDocument: lambda step: self._topology.foreign.ask_import(),
             steps.SetField: self._show_field,
             steps.ListRuns: lambda step: self._runs,

@@ -66,7 +66,7 @@ def an_archive(base: Path, sha256: str, *, days: float, packed: bool = True) -> 
 
 @contextmanager
 def a_keeper(base: Path, run_id: str) -> Iterator[None]:
-    """Publishes an address as that of the run's keeper, and listens there."""
+    """Listens on an address, and publishes this address as the address of the run's keeper."""
     name = paths.random_socket(os.getuid())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
         keeper.bind(name)
@@ -202,7 +202,7 @@ def test_no_snapshot_is_removed_during_an_upload(tmp_path: Path) -> None:
     do(tmp_path)
     assert folder.exists()
 
-    old(lock, 1)  # A lock file of this age belongs to an abandoned upload.
+    old(lock, 1)  # A lock file that is this old belongs to an upload that was abandoned.
     do(tmp_path)
     assert not folder.exists()
 

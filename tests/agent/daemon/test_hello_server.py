@@ -1,4 +1,4 @@
-"""Tests of the daemon's first answers, which precede the import of large modules."""
+"""Tests of the daemon's first answers, which it sends before it imports large modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def request(id: int, method: str) -> bytes:
 def serving(
     retiring: Callable[[dict[str, Any]], None] = lambda params: None,
 ) -> Iterator[tuple[str, list[Conversations | None], threading.Thread, list[str]]]:
-    """Runs a server in a thread; yields its address, its results, its thread and the recorded calls of `settle`."""
+    """Runs a server in a thread.
+
+    Yields the server's address and results, the thread, and the recorded calls of `settle`.
+    """
     address = f"\0torchyard-test/{os.getpid()}/{os.urandom(4).hex()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)

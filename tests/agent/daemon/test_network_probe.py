@@ -20,7 +20,7 @@ HERE = "127.0.0.1"
 
 
 class Desk:
-    """The part of a desktop's connection used by the network probe."""
+    """A fake desktop connection with only the members that the network probe uses."""
 
     def __init__(self) -> None:
         self.on_close: list[Callable[[], None]] = []
@@ -43,7 +43,8 @@ def test_held_ports_are_reachable_and_free_afterwards() -> None:
         assert there["ports"] == ports
         assert await b.reach(desk, {"token": "secret", "source": HERE, "targets": targets}) == []
         await a.close(desk, {"token": "secret"})
-        # torch's store binds the ports with SO_REUSEADDR, which succeeds here because no connection is in TIME_WAIT.
+        # Bind the ports with SO_REUSEADDR, as torch's store does. Binding succeeds because no connection is in
+        # TIME_WAIT.
         for port in ports:
             with socket.socket() as rank:
                 rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,7 +55,7 @@ def test_held_ports_are_reachable_and_free_afterwards() -> None:
         between(work)
     finally:
         held.release()
-    for port in ports:  # Without SO_REUSEADDR, binding succeeds once the run has released the ports.
+    for port in ports:  # The run has released the ports, so binding succeeds even without SO_REUSEADDR.
         with socket.socket() as program:
             program.bind((HERE, port))
 
@@ -65,7 +66,7 @@ def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> N
     async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "secret", "address": translated, "ports": held.ports, "traffic": True})
         assert there == {"address": translated, "ports": held.ports, "busy": False}
-        # A NAT router would translate the address in this way.
+        # Translate the address, as a NAT router would.
         targets = [{"host": "a", "address": HERE, "port": port} for port in held.ports]
         assert await b.reach(desk, {"token": "secret", "source": translated, "targets": targets}) == []
         way = {"token": "secret", "address": HERE, "port": held.ports[0], "source": translated, "seconds": 0.1}

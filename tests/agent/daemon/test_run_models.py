@@ -25,14 +25,14 @@ ARCHIVE = Path(run_models.__file__).parents[2]
 
 
 class Desktop:
-    """A connection without a socket, which can only end."""
+    """A fake connection of a desktop, without a socket. Tests only simulate its end."""
 
     def __init__(self) -> None:
         self.on_close: list[Any] = []
 
 
 class Host:
-    """The methods of a daemon about models, on a host with one run."""
+    """The daemon's methods that serve models, on a host with one run."""
 
     def __init__(self, folder: Path) -> None:
         self.run_dir = Path(paths.run_dir(str(folder), "gpu-a", RUN))
@@ -42,7 +42,7 @@ class Host:
         self.desktop: Any = Desktop()
 
     def ask(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
-        """Returns the answers to several requests of one desktop, in turn."""
+        """Sends the requests of one desktop one after another, and returns the answers."""
 
         async def answers() -> list[Any]:
             methods = RunModels(Runs(str(self.run_dir.parents[3]), "gpu-a"), str(ARCHIVE)).table()
@@ -62,7 +62,7 @@ def save_sharded(folder: Path, step: int, model: dict[str, torch.Tensor]) -> Pat
     """Saves a complete sharded checkpoint of one rank."""
     place = folder / f"step-{step:012d}"
     tensors = {f"model.{name}": value for name, value in model.items()}
-    with warnings.catch_warnings():  # DCP warns of saving in one process.
+    with warnings.catch_warnings():  # torch.distributed.checkpoint logs a warning when a single process saves.
         warnings.simplefilter("ignore")
         checkpoint.save(tensors, storage_writer=checkpoint.FileSystemWriter(place), no_dist=True)
     for name in ("optimizer.pt", "extra.pt"):

@@ -32,7 +32,7 @@ def test_a_damaged_run_does_not_hide_others(tmp_path: Path, record: bytes, journ
 
 
 def test_a_scripts_folder_beside_the_runs_is_no_run(tmp_path: Path) -> None:
-    """Public scripts call `os.makedirs("../../data/mnist")` in the working folder of a run."""
+    """Some public scripts create the folder `../../data/mnist`, which is beside the run folders."""
     run = Path(paths.run_dir(str(tmp_path), "gpu-a", "20261123-042912-3f6a"))
     (run / "work").mkdir(parents=True)
     (run / "keeper.log").touch()
@@ -81,7 +81,7 @@ class SlowStart(Runs):
 
 
 class FakeKeeper:
-    """A connection to a keeper that either answers or lets the call time out."""
+    """A connection to a fake keeper, which either answers or lets each call time out."""
 
     def __init__(self, status: dict[str, Any] | None) -> None:
         self._status = status

@@ -1,4 +1,4 @@
-"""Tests of real keepers that a launch starts early, with waiting interpreters, before the run is prepared."""
+"""Tests, with real keepers, of launches that start keepers and interpreters before the run is prepared."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
 
 
 def waiting() -> list[int]:
-    """Returns the interpreters of the run; a process between fork and exec has no environment and is not found."""
+    """Returns the interpreters of the run.
+
+    A process between fork and exec is not found, because it has no environment yet.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -205,7 +208,8 @@ def test_a_retiring_daemon_waits_for_a_prepared_launch(run_scenario: Callable[[S
         assert not replaced.done()
         beginning = asyncio.ensure_future(runs.begin(method, {"run_id": RUN_ID}))
         await asyncio.wait({replaced}, timeout=0.2)
-        assert not replaced.done()  # The answer would be lost when the connection closes, so the replacement waits.
+        # The daemon must not be replaced before the keeper has answered: closing the connection would lose the answer.
+        assert not replaced.done()
         may_answer.set()
         await asyncio.wait_for(replaced, 60)
         await beginning

@@ -1,4 +1,4 @@
-"""Tests of the actions against processes without a booking, by enforcement level and time."""
+"""Tests of the actions against processes that use GPUs without a booking, by enforcement level and time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANN, BOB = Use(A, 10, 1, 1001, "ann"), Use(A, 11, 1, 1002, "bob")
 
 
 class Enforced:
-    """The state of enforcement on a host, to which the test passes samples; each returns the resulting actions."""
+    """Enforcement on one host. The test passes GPU samples to it, and gets the actions that result from each sample."""
 
     def __init__(self, policy: Enforcement, reach: int | None = None):
         self.policy = policy

@@ -1,4 +1,4 @@
-"""Tests that signals reach only the identified process, and that messages reach the terminals of its user."""
+"""Tests that signals reach only the identified process, and that messages reach the terminals of the process's user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of determining the origin of processes from control groups and from data of this machine's kernel."""
+"""Tests that the origin of a process is determined from its control group and from data of this machine's kernel."""
 
 from __future__ import annotations
 

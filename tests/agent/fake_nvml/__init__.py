@@ -4,7 +4,7 @@
     write_gpus(file, [FakeGpu("GPU-1")])
     subprocess.run(…, env={"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_FILE": str(file)})
 
-NVML is the only library replaced by the tests.
+NVML is the only library that the tests replace.
 """
 
 from __future__ import annotations

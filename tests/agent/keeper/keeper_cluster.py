@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 AGENT = Path(unix_socket_rpc.__file__).parent.parent
 SECRET = "5e" * 32
 MARK = "YARD_TEST_MARK"
-"""A variable in the environment of every process of a cluster, by which the tests find processes that remain."""
+"""An environment variable that every process of a cluster has, so that tests can find leftover processes."""
 _LAUNCH = (
     "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['ssl'] = None\n"
     "from torchyard_agent.keeper.main import main\n"
@@ -226,6 +226,7 @@ class KeeperCluster:
         start_at: float | str | None = None,
         booking: dict[str, Any] | None = None,
         spare_imports: list[str] | None = None,
+        sweep: dict[str, Any] | None = None,
         **policy: Any,
     ) -> None:
         """Sends `join` to the members and `start` to the primary, which is the first host.
@@ -257,6 +258,7 @@ class KeeperCluster:
             start_at=start_at,
             booking=booking,
             spare_imports=spare_imports or [],
+            sweep=sweep,
         )
 
     async def end(self, within_s: float = 60.0) -> dict[str, Any]:

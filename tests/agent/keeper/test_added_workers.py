@@ -62,7 +62,7 @@ class GrowingRun:
         )
 
     async def invite(self, host: str) -> dict[str, Any]:
-        """Waits until the workers have completed a step, and returns the invitation of a host."""
+        """Waits until the workers have completed a step; returns the keeper's answer to `invite` for a host."""
         while True:
             try:
                 answer: dict[str, Any] = await self.host.call("invite", host=host)

@@ -56,7 +56,7 @@ def test_the_connection_error_of_a_peer_is_not_the_cause(run_scenario: RunScenar
         await eventually(lambda: "up" in a.output("worker-0") and "up" in b.output("worker-1"))
         (a.run_dir / "work" / "go").touch()
         await eventually(lambda: any(event.get("state") == "failed" for event in a.journal()))
-        # worker-1 ends before the cause of the failure is determined, which happens once all ranks have ended.
+        # worker-1 ends now. The keeper determines the cause of the failure afterwards, once all ranks have ended.
         (b.run_dir / "work" / "go").touch()
         ended = await cluster.end()
         assert ended["reason"] == "worker-1 on gpu-b: exited with 1: KeyError: 'label'"
@@ -176,7 +176,7 @@ def test_members_end_when_the_primary_is_lost(run_scenario: RunScenario) -> None
         a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
         await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER),
-            # Without the file, SIGTERM is not a stop of the run.
+            # SIGTERM counts as a request to stop the run only if the stop file exists.
             replica(
                 "worker-0",
                 "gpu-b",

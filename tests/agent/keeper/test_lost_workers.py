@@ -18,6 +18,7 @@ from torch.utils.data import DistributedSampler
 from tests.agent.keeper.conftest import RunScenario
 from tests.agent.keeper.keeper_cluster import Host, KeeperCluster, replica
 from tests.ports import free_port
+from tests.roles.on_gpus import gpu_environment
 from tests.roles.processes import ROOT
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(500)]
@@ -40,13 +41,15 @@ async def train(
     program: Path = PROGRAM,
     reducers: int = 0,
     reducer: Sequence[str] = REDUCER,
+    on_gpu: bool = False,
     **options: object,
 ) -> dict[str, Any]:
-    """Runs the program on all workers, and returns the run's end.
+    """Runs the program on all workers, and returns the `run_ended` event.
 
     Args:
         reducers: The number of reducers; if it is 0, the strategy is `all_reduce`.
         reducer: The command of a reducer.
+        on_gpu: Whether all workers train on this computer's first GPU.
         options: Options of the strategy.
     """
     environment = {
@@ -64,6 +67,9 @@ async def train(
     commands = {f"worker-{number}": command for number in range(workers)}
     commands |= {f"reducer-{number}": list(reducer) for number in range(reducers)}
     own = {name: {"TORCHYARD_REPLICA": name, "TORCHYARD_ROLE": name.partition("-")[0]} for name in commands}
+    if on_gpu:
+        for worker in range(workers):
+            own[f"worker-{worker}"] |= gpu_environment()
     if reducers:
         environment["TORCHYARD_STRATEGY"] = "reduction_server"
     await cluster.begin(
@@ -85,7 +91,7 @@ def lines(host: Host, worker: int) -> list[dict[str, Any]]:
 
 
 def check_survivors(host: Host, survivors: list[int], steps: int) -> None:
-    """Checks that the survivors' parameters are equal, and equal to those of a single process."""
+    """Checks that all survivors have the parameters that a single process computes."""
     results = [lines(host, worker)[-1] for worker in survivors]
     assert len({result["digest"] for result in results}) == 1
     assert all(result["far"] <= 1e-12 for result in results)
@@ -116,7 +122,10 @@ def test_survivors_of_a_worker_and_of_the_chief_continue_as_one_process_would(ru
 
 
 def check_all_are_equal(host: Host, workers: int) -> list[list[int]]:
-    """Checks that all workers end with the parameters of a single process. Returns the members of each step."""
+    """Checks that all workers end with the parameters that a single process computes.
+
+    Returns the members of each step.
+    """
     results = [lines(host, worker)[-1] for worker in range(workers)]
     assert len({result["digest"] for result in results}) == 1
     assert all(result["far"] <= 1e-12 for result in results)
@@ -152,6 +161,28 @@ def test_a_lost_worker_returns_with_the_state_of_a_peer(run_scenario: RunScenari
     run_scenario(scenario)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["returns=1", "1:4:backward"],
+        pytest.param(["returns=2", "1:3:forward", "0:5:step"], marks=pytest.mark.proof),
+        pytest.param(["returns=2", "1:2:60", "2:4:join"], marks=pytest.mark.proof),
+    ],
+    ids=" ".join,
+)
+def test_gradients_that_take_the_way_of_nccl_are_used_only_if_none_was_aborted(
+    run_scenario: RunScenario, arguments: list[str]
+) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        ended = await train(cluster, a, 3, 5, "like-nccl", *arguments, max_restarts=2)
+        assert ended["state"] == "succeeded", ended
+        assert check_all_are_equal(a, 3)[-5:] == [[0, 1, 2]] * 5
+        assert not [event for event in a.journal() if event["event"] == "gang_restart"]
+
+    run_scenario(scenario)
+
+
 @pytest.mark.proof
 def test_a_worker_returns_to_its_share_of_the_data_in_the_epoch_of_the_others(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
@@ -173,7 +204,7 @@ def test_a_worker_returns_to_its_share_of_the_data_in_the_epoch_of_the_others(ru
 
 
 def epoch_share(rank: int, epoch: int) -> list[tuple[int, ...]]:
-    """Returns the batches of a worker in an epoch of the program, as torch divides them."""
+    """Returns the batches that torch's sampler assigns to a worker in an epoch of the program."""
     sampler = DistributedSampler(range(48), 3, rank, shuffle=True)
     sampler.set_epoch(epoch)
     numbers = list(sampler)
@@ -283,7 +314,10 @@ def test_workers_that_are_killed_at_random_return(run_scenario: RunScenario, see
 
 
 def test_workers_whose_gradients_reducers_sum_continue_without_a_lost_one(run_scenario: RunScenario) -> None:
-    """The reducer and all workers sum shares of the gradients, of which the lost worker takes its own with it."""
+    """The reducer and each worker sum a part of the gradients.
+
+    Other processes take over the part of the lost worker.
+    """
 
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")
@@ -439,7 +473,7 @@ SOAK = ROOT / "docs" / "proof" / "lost-workers.md"
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_200_kills(tmp_path: Path) -> None:
-    """In each run, all workers but one are killed. The longest gaps between steps are written to a table."""
+    """In each run, all workers but one are killed. The test writes the longest pauses between two steps to a table."""
     rows = []
     for run in range(RUNS):
         random = Random(run)

@@ -100,7 +100,7 @@ def test_a_run_that_has_begun_has_no_lease(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
         a, _ = await cluster.add("gpu-a", "gpu-b", timeouts={"launch_lease_s": 1.0})
         await cluster.begin(*(replica(f"worker-{n}", f"gpu-{host}", shell("sleep 3")) for n, host in enumerate("ab")))
-        await a.call("renew")  # This renewal arrives after the start of the run.
+        await a.call("renew")  # Send a renewal after the run has started.
         assert (await cluster.end())["state"] == "succeeded"
 
     run_scenario(scenario)

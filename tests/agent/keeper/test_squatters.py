@@ -122,7 +122,7 @@ def test_a_daemons_name_whose_holder_accepts_no_connection_is_an_error(
     answers: list[dict[str, Any]] = []
     name = daemons_name(tmp_path)
     with squatter(name, backlog=0), socket.socket(socket.AF_UNIX) as waiting:
-        waiting.connect(f"\0{name}")  # One pending connection fills the queue of a listener with a backlog of 0.
+        waiting.connect(f"\0{name}")  # A listener with a backlog of 0 has room for only one pending connection.
         assert ssh_bridge.main(str(tmp_path), "0" * 64, answers.append, lambda: None) == 1
     assert "accepts no connections" in str(answers[0]["error"])
 

@@ -30,7 +30,7 @@ class Conversation:
         self._process = process
 
     def say(self, line: str) -> Any:
-        """Sends a line; returns the value of an expression in brackets, or None for a statement."""
+        """Sends a line of Python. Returns the value of an expression in brackets, or None for a statement."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")
@@ -56,7 +56,10 @@ def conversation(environment: dict[str, str], python: str = sys.executable) -> I
 
 @contextmanager
 def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs a Python program in its own process group, yields it once it has printed `ready`, and kills the group."""
+    """Runs a Python program in its own process group; yields the process once it has printed `ready`.
+
+    Kills the group at the end.
+    """
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", source, *arguments],
         stdin=subprocess.PIPE,

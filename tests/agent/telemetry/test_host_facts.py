@@ -54,7 +54,7 @@ def test_a_host_with_torch_has_no_problem(tmp_path: Path) -> None:
 def test_torch_is_found_without_importing_it() -> None:
     before = time.process_time() + sum(os.times()[2:4])
     assert training_python.find(sys.executable).torch
-    # The limit on CPU time is too low for an import of torch, which takes seconds.
+    # The limit on CPU time is too low to import torch, which takes seconds.
     assert time.process_time() + sum(os.times()[2:4]) - before < 1.0
 
 

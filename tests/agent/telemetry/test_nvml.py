@@ -98,7 +98,7 @@ def test_values_that_an_older_driver_lacks_are_unknown(tmp_path: Path, gpu_file:
         assert python.say("(nvml.health(nvml.gpus[0]))") == {
             "bus_id": None,
             "ecc_errors": None,
-            # Without the function for remapped rows, the value is derived from retired pages.
+            # If the driver lacks the function for remapped rows, the value is derived from retired pages.
             "repair_pending": True,
             "repair_failed": None,
             "problem": None,

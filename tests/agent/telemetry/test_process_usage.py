@@ -64,7 +64,7 @@ for line in sys.stdin:
 
 
 TOLERANCE = 0.06
-"""Tolerance for clock ticks and rounding, as a share of a CPU."""
+"""Tolerance for clock ticks and rounding, as a fraction of one CPU."""
 
 
 def used_s(pid: int) -> float:
@@ -77,7 +77,8 @@ def open_files_of(pids: Iterable[int]) -> int:
     """Returns how many files below the /proc folders of the given processes this process has open."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # The descriptor that was used for the listing may be closed by now.
+        # The descriptor that was used to list the folder is listed too, but may already be closed.
+        with suppress(FileNotFoundError):
             found.add(entry.readlink())
     return sum(Path(f"/proc/{pid}") in file.parents for pid in pids for file in found)
 

@@ -1,4 +1,4 @@
-"""Tests of XID errors in the kernel log."""
+"""Tests of reading XID errors from the kernel log."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from torchyard_core.booking.store.tables import HEAD
 ADMIN = "ada"
 MEMBERS = ("kim", "lee")
 RAW_NOW = "2031-01-06T08:00Z"
-"""The current time of the rules in raw SQL: `teams.NOW`."""
+"""`teams.NOW`, the current time for the rules, as written in raw SQL."""
 _TEST_CLOCK = """
     CREATE OR REPLACE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, torchyard, pg_temp AS

@@ -14,7 +14,7 @@ from tests.core.booking.teams import Clock, Team
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Cluster]:
-    """One PostgreSQL server for the session. Without PostgreSQL, tests are skipped, or fail if CI=true."""
+    """One PostgreSQL server for the session. If PostgreSQL is not installed, tests are skipped, or fail if CI=true."""
     try:
         with cluster() as running:
             yield running

@@ -259,7 +259,7 @@ def test_any_file_is_read_or_refused_in_words(lines):
 
 
 def test_many_repeated_events_are_not_all_expanded():
-    """The expansion of 100 such events (17 kB) takes ten seconds, and that of a file of 10 MB an hour."""
+    """Expanding 100 such events (17 kB) takes ten seconds, so a file of 10 MB would take more than an hour."""
     hourly = ("DTSTART:20300101T000000Z", "DURATION:PT1M", f"RRULE:FREQ=DAILY;BYHOUR={','.join(map(str, range(24)))}")
     lines = (line for number in range(100) for line in ("BEGIN:VEVENT", f"UID:{number}", *hourly, "END:VEVENT"))
     text = "\r\n".join(["BEGIN:VCALENDAR", "VERSION:2.0", *lines, "END:VCALENDAR", ""])

@@ -71,7 +71,7 @@ def test_a_plan_takes_its_gpus_and_the_cpu_slots_of_hosts_without() -> None:
     assert slots_of_plan(made, HOSTS, CATALOGUE) == ("GPU-a0", "big-cpu:cpu")
     # A slot that is missing from the calendar is not booked.
     assert slots_of_plan(made, HOSTS, ["GPU-a0"]) == ("GPU-a0",)
-    # Servers share their hosts, so no CPU slot is booked.
+    # Servers may share hosts with other programs, so no CPU slot is booked for them.
     assert slots_to_book(("GPU-a0", "big-cpu:cpu")) == ("GPU-a0",)
     assert slots_to_book(("big-cpu:cpu",)) == ("big-cpu:cpu",)
 
@@ -86,7 +86,8 @@ def test_a_run_goes_round_what_others_have_booked() -> None:
     left = hosts_without_booked(HOSTS, way)
     (replica,) = planned(ONE, left).replicas
     assert (replica.host, [gpu.uuid for gpu in replica.gpus]) == ("gpu-b", ["GPU-b0"])
-    # A host whose GPUs are booked can still run servers for other users; a host without GPUs is booked as a whole.
+    # If the GPUs of a host are booked, other users may still run servers on it. A booking of a host without GPUs covers
+    # the whole host.
     for hosts in (left, hosts_limited_to(HOSTS, ["GPU-b0"], way)):
         (server,) = planned(SERVERS, hosts).replicas
         assert server.host in ("gpu-a", "gpu-b")

@@ -1,4 +1,4 @@
-"""Tests of launches on the booking of an earlier run or on an idle booking, which must not be released meanwhile."""
+"""Tests of launches that use an idle booking or an earlier run's booking, which must not be released meanwhile."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def note(history: History, run_id: str, state: str, booking: Booking, ended: str
 
 
 def launch(calendar: Calendar, run_id: str, length: timedelta | None = None) -> LaunchBooking:
-    """Runs the part of a launch that precedes the start of any process."""
+    """Runs the part of a launch that comes before any process starts."""
     launching = LaunchBooking(calendar, "UTC", BookingOptions(length=length))
     way = launching.choices(HOSTS)[0]
     reserved = launching.settle(planned(ONE, way), run_id, "work", lambda question: False)

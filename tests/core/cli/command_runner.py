@@ -29,7 +29,7 @@ class Done:
 
 
 def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Done:
-    """Runs a command to its end in this process, and asserts its exit code.
+    """Runs a command in this process until it ends, and asserts its exit code.
 
     Starting an interpreter for each of about a hundred commands would take a minute. Tests that need the command as a
     separate process use `desktop.start`.
@@ -60,9 +60,9 @@ def answer(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str |
 
 
 def daemons_on(host: LabHost) -> list[int]:
-    """Returns the process IDs of Torchyard's daemons on a host: children of its first process that are not logins.
+    """Returns the process IDs of Torchyard's daemons on a host: children of its first process, except for logins.
 
-    For a moment after its login has ended, a process that has just forked a daemon may also be such a child.
+    For a moment after a login has ended, the result may also include the process that has forked the daemon.
     """
     found: list[int] = []
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""The channel to a process on this computer."""
+"""Tests of the channel to a process on this computer."""
 
 from __future__ import annotations
 

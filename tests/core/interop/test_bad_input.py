@@ -1,4 +1,7 @@
-"""Tests of errors in documents: each error names the line and the allowed values, and wrong formats are recognized."""
+"""Tests of errors in documents: each error names the line and the allowed values.
+
+A document in a wrong format is recognized.
+"""
 
 from __future__ import annotations
 

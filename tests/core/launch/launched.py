@@ -1,4 +1,4 @@
-"""The assignments of replicas that hosts receive, for tests with short topologies."""
+"""The assignments of replicas that a launch sends to hosts, for tests with short topologies."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_output_is_unbuffered_unless_the_user_says_otherwise() -> None:
 
 
 def test_no_variable_of_the_user_s_can_break_the_contract() -> None:
-    # The topology checks refuse this file, but the run must be consistent even without these checks.
+    # The topology checks would refuse this file, but the variables must be correct even without these checks.
     what = topology(WORKERS, program="{script: a, env: {RANK: 9, TORCHYARD_REPLICA: me, CUDA_VISIBLE_DEVICES: 3}}")
     found = env(launched(what)["worker-1"])
     assert (found["RANK"], found["TORCHYARD_REPLICA"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "worker-1", "")
@@ -264,7 +264,7 @@ def test_torchyard_s_own_variables() -> None:
 def test_the_roles_read_all_options_that_a_topology_has() -> None:
     """The strategy settings in the topology exist in `torchyard_roles` with the same names and defaults."""
     defaults = {name: field.default for name, field in Strategy.model_fields.items()}
-    defaults["mixing"] = 0.0  # The desktop sends the value that a default of None stands for.
+    defaults["mixing"] = 0.0  # If `mixing` is None, the desktop sends 0.
     defaults |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
     assert {**asdict(Options()), "kind": StrategyKind.NONE} == defaults
     what = topology(WORKERS, SERVERS, strategy="{kind: downpour, push_every: 4, worker_groups: 2, on_nan: skip}")

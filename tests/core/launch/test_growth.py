@@ -1,4 +1,4 @@
-"""Tests of the addition of workers to a live run from the desktop's side, with links that only record requests."""
+"""Tests of the desktop's part of adding workers to a live run, with links that only record requests."""
 
 from __future__ import annotations
 
@@ -243,10 +243,11 @@ ONE_CHIEF = ("role: worker, replicas: 2, min_replicas: 1", "role: chief, replica
         (("continue", "restart"), None, "on_worker_loss: restart"),
         (("all_reduce, on_worker_loss: continue", "hogwild"), None, "its strategy is hogwild"),
         (ONE_CHIEF, None, "no pool of workers"),
+        (("min_replicas: 1", "min_replicas: 1, gpus: 1"), None, "the pool `workers` trains on GPUs"),
         (("", ""), "scorer", "no worker pool `scorer`"),
         (("name: scorer, role: evaluator", "name: more, role: worker"), None, "workers, more"),
     ],
-    ids=["restart", "another strategy", "a chief alone", "evaluators", "two pools"],
+    ids=["restart", "another strategy", "a chief alone", "GPUs", "evaluators", "two pools"],
 )
 def test_pools_that_cannot_grow(change: tuple[str, str], named: str | None, message: str) -> None:
     with pytest.raises((RunFailed, UsageError), match=message):

@@ -1,4 +1,4 @@
-"""Tests that compare the environment with that of the real torchrun, for two nodes with different numbers of GPUs."""
+"""Tests that ranks have the same environment as under torchrun, on two nodes with different numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with open(place, "w") as file:
 OF_THE_LAUNCH = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE"}
 """Variables that identify a launch, its folder and its store, which is served by torchrun's agent or by rank 0."""
 OF_TORCHRUN_ITSELF = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
-"""Variables of torchrun's own process that its ranks inherit."""
+"""Variables of torchrun's own process, which the ranks inherit."""
 NODES = (2, 1)
 """Number of ranks of each node."""
 

@@ -17,7 +17,7 @@ ANSWERED_WITHIN_S = 20.0
 
 
 class Asked:
-    """Records questions and gives the next of the prepared answers to each; gives None when no answer remains."""
+    """Records each question and returns the next of the prepared answers, or None if no answer remains."""
 
     def __init__(self, *answers: str | None):
         self.questions: list[CredentialPrompt] = []
@@ -40,7 +40,7 @@ def write_config(home: Path, lab: Lab, text: str) -> None:
 
 
 def hide_from(host: LabHost, *others: str) -> None:
-    """Blocks traffic from `host` to these addresses, so clients there reach the host only through a bastion."""
+    """Drops all packets from `host` to these addresses, whose clients then reach it only through a bastion."""
     for address in others:
         host.exec(["ip", "route", "add", "blackhole", f"{address}/32"], check=True)
 

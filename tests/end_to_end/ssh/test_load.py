@@ -28,7 +28,7 @@ from torchyard_core.fleet.ssh.openssh import open_ssh
 pytestmark = pytest.mark.lab
 
 ONE_AT_A_TIME = ("MaxStartups 1:100:1",)
-"""A setting with which sshd drops a connection while another one has not logged in yet."""
+"""With this setting, sshd drops new connections while a login is in progress on another connection."""
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_slow_host_does_not_fail_and_dead_hosts_delay_no_others(lab: LabFactor
     assert (found["fast"], found["slow"]) == ("fast\n", "slow\n")
     assert all(isinstance(found[f"dead-{number}"], Unreachable) for number in range(40))
     assert came["slow"] >= 10
-    # If the fast host had waited for a dead host, its answer would have come after that host's failure.
+    # A host that had to wait for a dead host could only answer after that dead host had failed.
     assert came["fast"] < min(came[f"dead-{number}"] for number in range(40))
 
 
@@ -231,7 +231,7 @@ def test_a_pulled_cable_ends_blocked_senders(lab: LabFactory, home: Path) -> Non
         for sender in senders:
             sender.start()
         wait_until(lambda: far.bytes_received > 4_000_000)
-        bastion.cut_cable()  # Together, the senders exceed the TCP buffers, so the senders block.
+        bastion.cut_cable()  # The senders block, because together they send more than the TCP buffers can hold.
 
         assert all(over.wait(60) for over in ended)
         for sender in senders:

@@ -285,7 +285,7 @@ def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
 
     class Slow(Asked):
         def ask(self, question: CredentialPrompt) -> str | None:
-            # Restarting sshd ends this attempt as LoginGraceTime would, but does not affect the next attempt.
+            # Restarting sshd ends only this login attempt, as LoginGraceTime would. The next attempt is not affected.
             hosts["impatient"].stop_sshd(sessions=True)
             hosts["impatient"].start_sshd()
             return super().ask(question)
@@ -329,8 +329,8 @@ def test_ctrl_c_at_the_question_leaves_the_terminal_as_it_was(
     place = hosts["pam"].address
     desktop.fleet_file.write_text(f"version: 1\nhosts:\n  - {{name: pam, address: {place}, user: lee}}\n")
 
-    # Like a user, the test starts the command from a shell, because the kernel itself resets the terminal when the
-    # first process of a session ends.
+    # The test starts the command from a shell, as a user would. Otherwise, the kernel would reset the terminal when the
+    # command ends, because the command would be the first process of its session.
     line = f"trap : INT; {shlex.join(desktop.command('hosts', 'check'))}; echo exit code $?; stty -a"
     monkeypatch.setattr(desktop, "command", lambda: ["sh", "-c", line])
 

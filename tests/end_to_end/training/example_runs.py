@@ -18,7 +18,7 @@ from tests.lab import Desktop
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.yaml"))
 TENSORFLOW = REPOSITORY / ".venv-tensorflow"
 SHORTER = {"--epochs": "3", "--windows": "960"}
-"""Less training for scripts that accept one of these options: these tests are about the command."""
+"""Options that shorten the training if a script accepts them, because these tests are about the command."""
 WITHIN_S = 170.0
 LEAST_ACCURACY = 0.5
 """Minimum test accuracy for ten classes after a few epochs; guessing gives 0.1."""
@@ -57,7 +57,7 @@ class Shown:
 
     code: int
     text: str
-    """stdout and stderr; on a terminal both in one, without escape sequences."""
+    """stdout and stderr. On a terminal, both are a single text, from which escape sequences have been removed."""
     view: View
 
 
@@ -75,7 +75,7 @@ def launch(
     """Runs an example to its end with `torchyard run`, on the hosts of `place`.
 
     Args:
-        is_short: Whether to train for only a few epochs, if the example's script supports this.
+        is_short: Whether to train for only a few epochs if the example's script has an option for this.
         setup: Shell lines that replace the lines with which Python is found.
     """
     settings = _settings(example, place, is_short=is_short, setup=setup)

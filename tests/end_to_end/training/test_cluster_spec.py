@@ -17,8 +17,9 @@ pytestmark = pytest.mark.train
 
 EXAMPLE = REPOSITORY / "examples" / "cluster_spec" / "three-hosts.yaml"
 SEEN = ("CLUSTER_SPEC", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH")
-"""The only variables that the script sees. They include gloo's interface, because gloo would otherwise resolve the
-host's name, which does not work on lab hosts.
+"""The only environment variables that the script has.
+
+They include gloo's interface, because gloo would otherwise resolve the host's name, which does not work on lab hosts.
 """
 
 WATCHED = """

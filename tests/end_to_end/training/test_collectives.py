@@ -1,4 +1,4 @@
-"""Tests of collective calls by all trainers: early stopping, even if a worker group fails meanwhile."""
+"""Tests of collective calls by all trainers: early stopping, also while a worker group fails."""
 
 from __future__ import annotations
 

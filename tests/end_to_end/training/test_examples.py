@@ -37,14 +37,14 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 TABLE = REPOSITORY / "docs" / "proof" / "examples.md"
 PLACES = ("this computer", "three hosts")
 IMPOSSIBLE = {(example, "three hosts") for example in EXAMPLES if example.stem == "sharded"}
-"""A sharded model is saved into a folder that its hosts share, and the hosts of the lab share none."""
+"""Examples that cannot run: a sharded model is saved into a folder that its hosts share, and lab hosts share none."""
 SHOWN_HERE = ("digits/this-computer", "digits/sandblaster", "digits/sharded")
 """The examples that the normal tests run on this computer, and not on three hosts."""
 TEXT = {"this computer": View(on_terminal=True, as_json=False), "three hosts": View(on_terminal=False, as_json=False)}
 """The view of the normal tests in each place."""
 VIEWS = [View(on_terminal, as_json) for as_json, on_terminal in itertools.product((False, True), (True, False))]
 Table = dict[tuple[Path, str, View], str]
-"""The end of each run, by example, place and view."""
+"""How each run ended, by example, place and view."""
 KINDS = {kind.value for kind in StrategyKind}
 
 

@@ -22,11 +22,17 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EPOCHS = "8"
 SYNCHRONOUS_OPTIONS = ("--epochs", EPOCHS, "--batch-size", "10")
-"""Options for three trainers whose gradients are averaged: their batch sizes add up to about that of one process."""
+"""Options for three trainers whose gradients are averaged.
+
+Their batch sizes add up to about the batch size of one process.
+"""
 DOWNPOUR_OPTIONS = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
 HOGWILD_OPTIONS = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
-"""Options for asynchronous groups, whose steps add up and must therefore be smaller. On a busy machine, groups of
-Hogwild take dozens of steps between two exchanges, all in the same direction."""
+"""Options for asynchronous groups.
+
+The steps of all groups add up, so each step must be smaller. On a busy machine, groups of Hogwild take dozens of steps
+between two exchanges, all in the same direction.
+"""
 SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
 """Maximum difference from the accuracy of one process."""
 

@@ -28,7 +28,7 @@ def _installed() -> None:
 
 
 def trained(desktop: Desktop, lab: Lab, topology: str) -> dict[str, Any]:
-    """Runs an example whose processes see only three variables; returns the output of `runs show`."""
+    """Runs an example whose processes have only three environment variables; returns the output of `runs show`."""
     setup = [f"source {ENVIRONMENT}/bin/activate", nothing_but("PATH", "TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")]
     place = Place("three hosts", desktop, tuple(host.name for host in lab.hosts), python="")
     shown = launch(EXAMPLES / topology, place, View(on_terminal=False, as_json=False), setup=setup)

@@ -1,4 +1,4 @@
-"""Tests of the text example: one script under each strategy, compared with one process or with definitions."""
+"""Tests of the text example: one script under each strategy, compared with a single process or with the definition."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_there_is_a_topology_for_every_way_to_train() -> None:
 
 
 def with_sample(names: Iterable[str]) -> list[ParameterSet]:
-    """Returns the parameters of a test, of which `make proof` runs those that are not in SAMPLE."""
+    """Returns the parameters of a test. Names that are not in SAMPLE are tested only by `make proof`."""
     return [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.proof) for name in names]
 
 
@@ -146,7 +146,7 @@ def test_diloco_equals_its_definition(loss_of: Callable[[str], float]) -> None:
 
 @pytest.mark.proof
 def test_diloco_learns_as_well_as_data_parallel_training(place: Place, tmp_path: Path) -> None:
-    """A sample of `python -m benchmarks learning`, which trains for 1,000 steps and allows 1 %."""
+    """A short form of `python -m benchmarks learning`, which trains for 1,000 steps and allows 1 % of difference."""
     sample = {"kind": "diloco", "inner_steps": 5, "warmup_steps": 20}
     windows = 40 * learning.GROUPS * 16
     data_parallel = learning.train(place.desktop, tmp_path, learning.ARMS["DDP"], 0, windows)

@@ -38,7 +38,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @dataclass
 class Desk:
-    """A page, its store, and simulated input."""
+    """The Bookings page with its store, and methods that simulate input."""
 
     qtbot: QtBot
     folder: Path
@@ -186,7 +186,7 @@ class Desk:
 
 @pytest.fixture
 def desk(qtbot: QtBot, tmp_path: Path) -> Iterator[Desk]:
-    """A desk that has not been opened, so that tests can first add bookings to its store."""
+    """A `Desk` whose page has not been opened yet, so that tests can first add bookings to its store."""
     made = Desk(qtbot, tmp_path)
     yield made
     made.close()

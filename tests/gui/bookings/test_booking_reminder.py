@@ -19,7 +19,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 
 class Reminded:
-    """The reminder above the calendar of a desk."""
+    """The reminder that is shown above the calendar, and lists of its effects."""
 
     def __init__(self, desk: Desk):
         self.with_run: set[str] = set()
@@ -59,8 +59,8 @@ def test_of_ones_own_live_bookings_with_a_run_or_in_use_in_their_last_quarter_of
     seen = desk.store.bookings(desk.now - timedelta(days=1), desk.now + timedelta(days=1))
     found = reminders(seen, "kim", desk.now, {"GPU-a2", "GPU-b1"}, {with_run.id})
     assert [one.booking for one in found] == [with_run, used]
-    # A booking follows the first one after 33 min, so half an hour is offered. No booking follows the second within the
-    # hour.
+    # Another booking begins 33 min after the end of the first one, so the first one can be extended by half an hour. No
+    # booking begins within an hour after the second one.
     assert [(one.follower and one.follower.title, one.longer) for one in found] == [
         ("follows soon", 30 * MINUTE),
         (None, 60 * MINUTE),
@@ -80,7 +80,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     )
     assert reminded.buttons() == ["Extend by 1 h", "Show booking"]
 
-    # The text is updated as time passes; the buttons and the focus are unchanged.
+    # As time passes, the text changes, but the buttons and the focus do not.
     extend = reminded.bar.buttons[0]
     desk.now += 3 * MINUTE
     reminded.reminder.refresh()

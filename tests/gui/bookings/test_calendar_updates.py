@@ -25,7 +25,7 @@ DAY = timedelta(days=1)
 
 @dataclass
 class Counted(Desk):
-    """A desk that counts the window's queries of the store."""
+    """A `Desk` that counts how often the window queries the store."""
 
     asked: list[str] = field(default_factory=list)
 
@@ -109,7 +109,7 @@ def test_records_of_use_are_read_within_a_minute_and_at_once_when_asked_for(coun
     desk.open()
     desk.settle()
     model = desk.model
-    model._uses_due.stop()  # The start of watching is reported as a change and has started this timer.
+    model._uses_due.stop()  # This timer is running, because the start of watching counts as a change.
     model._uses_due.setInterval(1500)
 
     def used() -> set[str]:

@@ -60,7 +60,7 @@ def test_a_wish_that_cannot_be_read_or_ever_be_met_says_so(desk: Desk) -> None:
     find.count.setValue(5)
     find.search()
     desk.wait_until(lambda: "o host has 5 GPUs of that kind" in find.summary.text())
-    assert not find.wait.isEnabled()  # The waitlist cannot help, since no host has enough GPUs.
+    assert not find.wait.isEnabled()  # The dialog does not offer the waitlist, because no host has enough GPUs.
     find.count.setValue(4)
     find.search()
     desk.wait_until(lambda: len(find.cards) == 5)
@@ -221,7 +221,7 @@ def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> Non
     dialog.accept()
     desk.wait_until(lambda: "booked by lee" in dialog.problem.text())
     assert dialog.problem.text().startswith("gpu-a:0 is booked"), "a name stays as it is"
-    # Another error replaces the first one and gets the focus.
+    # The next error replaces the first one, and the field with the error gets the focus.
     dialog.end.setText("soon")
     dialog.accept()
     assert dialog.problem.text() == ""

@@ -90,7 +90,7 @@ def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
         desk.wait_until(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]  # The value is not None in this test.
     assert [loud for text, loud in listener.heard if "The calendar is unreachable" in text] == [True]
     desk.is_away = False
-    desk.calendar._away = None  # The store's retry interval depends on a clock that is stopped in this test.
+    desk.calendar._away = None  # The clock of this test is stopped, so the calendar would never retry by itself.
     desk.model.reload()
     desk.wait_until(lambda: listener.has("The calendar is back."))
 
@@ -115,7 +115,7 @@ def test_who_listens_is_told_one_sentence_every_few_seconds_and_then_the_newest(
     time_passes()
     qtbot.waitUntil(lambda: len(listener.heard) > 1)
     announcer.say("refused", urgent=True)
-    announcer.say("by the way")  # A normal announcement does not replace an urgent one.
+    announcer.say("by the way")
     time_passes()
     qtbot.waitUntil(lambda: len(listener.heard) > 2)
     assert listener.heard == [("one", False), ("four", False), ("refused", True)]

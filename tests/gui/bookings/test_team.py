@@ -25,7 +25,7 @@ Key = Qt.Key
 
 
 class TeamDesk(Desk):
-    """The desk of user `kim` with a team's database."""
+    """A `Desk` of user `kim`, whose store is a team's database."""
 
     server: Cluster
 
@@ -34,13 +34,13 @@ class TeamDesk(Desk):
         self.store = self.reach(self.url, self.person)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """Opens the calendar with the tests' clock; the database would compare times with its own clock."""
+        """Opens the calendar with the test's clock. The database would otherwise compare times with its own clock."""
         return open_at(url, person, self.clock)
 
 
 @pytest.fixture
 def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
-    """A desk with a team's database. Its page has not been opened."""
+    """A `TeamDesk` whose page has not been opened yet."""
     server = cast("Cluster", request.getfixturevalue("postgres"))
     server.empty()
     TeamDesk.server = server
@@ -72,7 +72,7 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     desk.wait_until(lambda: desk.shown("mine"))
     assert desk.live()["mine"].owner == "kim"
 
-    # A drag of Lee's booking shows the reason and changes nothing. The drawer has no buttons that change the booking.
+    # Kim cannot drag Lee's booking: the tip gives the reason. The drawer has no buttons that change the booking.
     desk.drag(desk.place("a2", 5), desk.place("a3", 9), drop=False)
     assert "is lee's booking: only lee or an admin can change it" in page.surface.tip.text()
     QTest.mouseRelease(page.surface.viewport(), LEFT, pos=desk.place("a3", 9))
@@ -147,14 +147,14 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
     # The window retries automatically.
 
     def is_back() -> bool:
-        # The store's retry interval depends on a clock that is stopped in this test; an attempt in progress may still
-        # fail.
+        # The clock of this test is stopped, so the calendar would never retry by itself. This is repeated, because an
+        # attempt that is already in progress may still fail.
         desk.calendar._away = None
         return desk.model.seen.is_live
 
     desk.wait_until(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
-    # Changes that are made over another connection arrive again.
+    # The window again receives changes that are made over other connections.
     desk.book("b3", 1, 2, "after it")
     desk.wait_until(lambda: desk.shown("after it"))

@@ -322,7 +322,7 @@ def test_a_host_that_another_part_of_the_window_reached_is_checked(
 ) -> None:
     model = desktop_model(desktop)
     done: list[object] = []
-    model.jobs.run(lambda: model.fleet.link("gpu-a"), done.append)  # A launch opens a link in the same way.
+    model.jobs.run(lambda: model.fleet.link("gpu-a"), done.append)  # Open a link, as a launch would.
     qtbot.waitUntil(lambda: bool(done), timeout=WITHIN_MS)
     model.watch(True)
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "ready", timeout=WITHIN_MS)

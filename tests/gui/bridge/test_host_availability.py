@@ -11,9 +11,9 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from tests.core.examples import topology
-from torchyard_core.errors import TorchyardError
+from torchyard_core.errors import AgentMissing, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_VALID_S
-from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck
+from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck, failed_check
 from torchyard_core.home import Home
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.launch.runs.history import History, RunRecord
@@ -53,6 +53,26 @@ def model(home: Home, qtbot: QtBot) -> Iterator[FleetModel]:
     made._statuses["gpu-a"] = made._statuses["gpu-a"].checked(HostCheck("gpu-a", READY), datetime.now(UTC))
     yield made
     made.close()
+
+
+def test_an_unchecked_host_is_named_with_the_state_that_the_fleet_page_shows(home: Home, qtbot: QtBot) -> None:
+    home.fleet_file.parent.mkdir(parents=True, exist_ok=True)
+    home.fleet_file.write_text("version: 1\nhosts:\n  - name: gpu-a\n")
+    model = FleetModel(home, home.fleet_file)
+
+    def warning() -> str:
+        drawn = plan(topology("{name: workers, role: worker, replicas: 1, gpus: 1}"), model.facts())
+        return next(one.message for one in drawn.problems if one.code == "unchecked-host")
+
+    assert warning() == "gpu-a has not been checked; assuming it fits"
+    for state, name in ((HostState.UNREACHABLE, "unreachable"), (HostState.KEY_CHANGED, "key changed")):
+        failed = failed_check("gpu-a", state, TorchyardError("port 22 refused"))
+        model._statuses["gpu-a"] = model._statuses["gpu-a"].checked(failed, datetime.now(UTC))
+        assert warning() == f"gpu-a could not be checked ({name}); assuming it fits"
+    missing = failed_check("gpu-a", HostState.NO_AGENT, AgentMissing("gpu-a", "no agent is installed"))
+    model._statuses["gpu-a"] = model._statuses["gpu-a"].checked(missing, datetime.now(UTC))
+    assert warning() == "gpu-a has no agent yet; assuming it fits"
+    model.close()
 
 
 def facts(model: FleetModel) -> HostFacts:

@@ -1,4 +1,4 @@
-"""Tests of a host's status, and of the time since which it holds, across several checks."""
+"""Tests of a host's status across several checks, and of the time at which it last changed."""
 
 from __future__ import annotations
 

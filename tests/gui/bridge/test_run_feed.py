@@ -44,7 +44,7 @@ def feed(model: RunsModel) -> RunFeed:
 
 
 class LateClock:
-    """Replaces the module `time` to simulate a window that was blocked."""
+    """Replaces the module `time`, to simulate a window that was blocked for some time."""
 
     late_s = 0.0
 
@@ -191,7 +191,8 @@ def test_what_breaks_on_the_way_here_is_no_failure_of_the_run(
 ) -> None:
     run.start()
     wait_live(qtbot, feed, run)
-    run.links["gpu-a"].say("state", {"run_id": run.run_id})  # No version of the agent sends this message.
+    # Send a message of a kind that no version of the agent sends.
+    run.links["gpu-a"].say("state", {"run_id": run.run_id})
     qtbot.waitUntil(lambda: not feed.is_live and feed.picture.is_stale)
     assert "KeyError" in caplog.text
     assert feed.error is not None
@@ -238,7 +239,7 @@ def test_a_long_journal_is_read_without_holding_the_window_up(qtbot: Any, home: 
         at = utc_timestamp(BEGAN + 10 + number)
         run.journal.append({**report, "epoch": EPOCH, "seq": len(run.journal) + 1, "time": at})
     model = runs_model(home, run)
-    # Thread time is independent of other processes.
+    # The thread's CPU time does not depend on other processes.
     longest, last = 0.0, time.thread_time()
     feed = model.feed(model.runs[0])
 

@@ -1,4 +1,4 @@
-"""Fixtures of the canvas with an example design."""
+"""Fixtures of the canvas with an example topology."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Hand:
         self.release(at, held)
 
     def carry(self, start: QPoint, end: QPoint) -> None:
-        """Presses the mouse button and moves in steps, without a release."""
+        """Presses the mouse button and moves in steps; does not release the button."""
         self.press(start)
         for part in range(1, 6):
             self.move(start + (end - start) * part / 5)

@@ -16,7 +16,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @pytest.fixture
 def large(qtbot: QtBot) -> CanvasView:
-    """A view of 48 hosts at full size, so that most of them are outside."""
+    """A view of 48 hosts at full size, most of which are outside the visible area."""
     return shown(qtbot, 48)
 
 

@@ -102,6 +102,29 @@ def test_lines_between_racks_keep_their_width_on_the_screen(served: CanvasView) 
         assert trunk.deviceTransform(served.viewportTransform()).m11() == pytest.approx(1.0)
 
 
+def test_lines_pass_behind_the_text_of_a_heading(served: CanvasView) -> None:
+    scene = served.scene()
+    assert isinstance(scene, TopologyScene)
+    crossed = 0
+    for kind in (StrategyKind.SANDBLASTER, StrategyKind.ALL_REDUCE, StrategyKind.DILOCO):
+        scene.show_plan(*drawn(kind))
+        for zoom in (0.2, 0.5, 1.0):
+            served.set_zoom(zoom)
+            with_lines = served.viewport().grab().toImage()
+            lines = [item for item in scene.items() if isinstance(item, EdgeItem | TrunkItem)]
+            paths = [item.mapToScene(item.shape()) for item in lines]
+            for item in lines:
+                item.setVisible(False)
+            without = served.viewport().grab().toImage()
+            for item in lines:
+                item.setVisible(True)
+            for heading in scene._racks.headings.values():
+                box = served.mapFromScene(heading.text_rect()).boundingRect()
+                crossed += any(path.intersects(heading.text_rect()) for path in paths)
+                assert with_lines.copy(box) == without.copy(box), (kind, zoom, heading.name)
+    assert crossed
+
+
 def test_an_all_reduce_is_a_loop_over_the_racks(served: CanvasView) -> None:
     scene = served.scene()
     assert isinstance(scene, TopologyScene)

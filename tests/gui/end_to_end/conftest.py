@@ -26,7 +26,7 @@ def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def window_of(qtbot: QtBot, isolated_home: None) -> OpenWindow:
-    """Opens the window of a desktop, with or without a file."""
+    """Opens the window of a desktop. `file` is the topology to open, if any."""
 
     def opened(desktop: Desktop, file: Path | None = None) -> SimulatedUser:
         return SimulatedUser(qtbot, desktop.home, desktop.fleet_file, file)

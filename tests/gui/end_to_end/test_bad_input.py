@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lab
 
 
 def red_lines(person: SimulatedUser, row: str) -> str:
-    """Launches, waits for the refusal, and returns the texts of the failed row."""
+    """Launches, waits until the launch is refused, and returns the texts of the failed row of the checklist."""
     panel = person.press_launch()
     person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
     red = [name for name, shown in panel.checklist.rows.items() if shown.failed]

@@ -28,7 +28,7 @@ from torchyard_gui.bookings.page import BookingsPage
 pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 AGAIN_WITHIN_MS = 90_000
-"""Timeout in milliseconds for the calendar's synchronisation: immediate, or half a minute after a failure."""
+"""Timeout in milliseconds for the calendar's synchronisation, which is repeated half a minute after a failure."""
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert f"to {theirs.end.astimezone(start.tzinfo):%H:%M}" in told or end in told
     assert "torchyard run" not in told
     line = panel.row("booking")._lines.itemAt(0).widget()
-    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))  # The text is fully visible.
+    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))  # The text must be fully visible.
     assert panel.notice.buttons[0].text() == f"Book and launch at {end}"
     person.press(panel.notice.buttons[0])
     person.on_the_runs_page()
@@ -124,11 +124,12 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.press(calendar.details.show_run)
     assert person.window.current == "runs"
     stop(person, lee)
-    # A hidden calendar is reloaded once a minute.
+    # While the calendar is hidden, it is reloaded only once a minute.
     person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     assert lee.booking(booked.id).state == "released"
 
-    # If the window is closed before the second run starts, it asks, and cancels the booking and the launch.
+    # When the user closes the window before the second run starts, the window asks, and then cancels the booking and
+    # the launch.
     closed: list[bool] = []
     person.window.closed.connect(lambda: closed.append(True))
     runs = person.runs

@@ -117,7 +117,7 @@ def test_a_launch_continues_if_the_user_keeps_it(
     def close_twice() -> None:
         person.window.close()
         person.window.close()
-        # The answer must come at once, because the question is closed when the launch ends.
+        # Answer the question at once, because it closes when the launch ends.
         answer(person, "Keep launching")
         assert question(person) is None
 

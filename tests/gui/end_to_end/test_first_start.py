@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The example in its own folder."""
+    """The topology file of a copy of the digits example."""
     folder = tmp_path / "digits"
     shutil.copytree(DIGITS, folder)
     return folder / "three-hosts.yaml"

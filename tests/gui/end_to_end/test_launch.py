@@ -72,7 +72,7 @@ def draw_digits(person: SimulatedUser) -> None:
     QTest.keyClicks(pin, "gpu-b")
     QTest.keyClick(pin, Qt.Key.Key_Return)
     assert [draw.where(name) for name in ("chief-0", "worker-0", "worker-1")] == ["gpu-a", "gpu-b", "gpu-c"]
-    # Without a selection, the inspector shows the program.
+    # If nothing is selected, the inspector shows the program.
     draw.on_canvas()
     person.keys(Qt.Key.Key_Escape)
     assert page.editor.selection == ()
@@ -170,7 +170,7 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
         "program: {launcher: command, command: [python3, train.py]}\n"
     )
     person = window_of(desktop, file)
-    # This launch starts before the hosts are checked, and is cancelled with Esc.
+    # Start a launch before the hosts are checked, and cancel it with Esc.
     panel = person.press_launch()
     QTest.keyClick(panel, Qt.Key.Key_Escape)
     person.wait_until(lambda: not panel.is_launching and not panel.isVisible(), LAUNCHED_WITHIN_MS)

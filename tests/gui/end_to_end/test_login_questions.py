@@ -31,7 +31,7 @@ MakeDesktop = Callable[..., Desktop]
 
 @pytest.fixture(scope="module")
 def hosts(module_lab: LabFactory) -> Lab:
-    """Two hosts that each accept a key, and one host with a password."""
+    """Two hosts that require a key, and one that requires a password."""
     passwords = ("PasswordAuthentication yes", "PubkeyAuthentication no")
     return module_lab(
         hosts=["gpu-a", "gpu-b", HostSpec("gpu-c", user="lee", sshd=passwords, passwords={"lee": PASSWORD})]
@@ -52,7 +52,7 @@ def locked(hosts: Lab, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[..., Desktop]:
-    """Factory of desktops with the named hosts and only the encrypted key."""
+    """A function that creates a desktop with the named hosts, whose only key is the encrypted one."""
 
     def made(*names: str) -> Desktop:
         desktop = make_desktop(hosts)

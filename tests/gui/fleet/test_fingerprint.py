@@ -57,7 +57,7 @@ def check_unclipped(field: Fingerprint, text: str) -> None:
 
     Fails until the layout is complete.
     """
-    field.clearFocus()  # Without the focus, the field shows no caret.
+    field.clearFocus()  # Remove the focus, so that the field shows no caret.
     image = field.window().grab().toImage()
     rect = QRect(field.mapTo(field.window(), QPoint(0, 0)), field.size())
     drawn = ink(image, rect)

@@ -136,7 +136,7 @@ def test_a_card_edits_the_host_whose_jump_host_has_an_unknown_address(
 
 
 def do_not_overlap(page: FleetPage) -> bool:
-    """Returns whether the cards are in order, and the button of the first card lies on that card."""
+    """Returns whether the cards do not overlap, and the button of the first card lies on that card."""
     rects = [page.list.card_rect(page.rows.index_of(name)) for name in "abc"]
     button = page.list.action_button("a")
     is_apart = rects[0].bottom() < rects[1].top() < rects[1].bottom() < rects[2].top()

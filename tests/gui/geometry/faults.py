@@ -1,4 +1,4 @@
-"""Faults of a window's texts: cut, elided without a tool tip, overlapping, blank, or outside."""
+"""Faults of a window's texts: cut off, elided although there is no tool tip, overlapping, blank, or outside."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from PySide6.QtWidgets import (
 from tests.gui.geometry.painted_text import LARGE, PaintedText, painted_texts
 
 SLACK = 1.5
-"""Pixels by which ink may leave its area: antialiasing, and rounding at fractional scales."""
+"""Pixels by which ink may extend beyond its area because of antialiasing, and of rounding at fractional scales."""
 SMALLEST = 4
 """Minimum width and height in pixels of a widget with a text; a smaller one shows nothing."""
 ELLIPSIS = "…"
@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class _Run:
-    """A painted text in the coordinates of the window."""
+    """A painted text, with its position in the coordinates of the window."""
 
     widget: QWidget
     text: str
@@ -149,7 +149,10 @@ def _widened(box: QRectF, across: bool, along: bool) -> QRectF:
 
 
 def _own_texts(widget: QWidget) -> set[str]:
-    """Returns the texts that a widget has by itself, in which an ellipsis belongs to the wording."""
+    """Returns the full texts of a widget.
+
+    If one of them contains an ellipsis, the text has not been shortened there.
+    """
     if isinstance(widget, QMenu):
         return {action.text().replace("&", "") for action in widget.actions()}
     view = widget.parentWidget()
@@ -241,7 +244,7 @@ def _overlays(widget: QWidget, window: QWidget) -> list[QRect]:
 
 
 def _is_see_through(widget: QWidget) -> bool:
-    """Whether a widget is painted over the page without a background, like a legend."""
+    """Returns whether a widget is painted over the page without a background, like a legend."""
     return widget.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents) and not widget.property("toast")
 
 
@@ -258,7 +261,7 @@ def _layout_overlaps(parent: QWidget) -> list[Fault]:
 
 
 def _text_overlaps(runs: list[_Run]) -> list[Fault]:
-    """Returns the overlaps of texts, except within editors of several lines, whose layout is Qt's."""
+    """Returns the texts that overlap, except within multi-line editors, whose lines Qt lays out."""
     found = []
     editors = QPlainTextEdit | QTextEdit
     ordered = sorted(
@@ -280,7 +283,10 @@ def _words(widget: QWidget) -> str:
 
 
 def _name(widget: QWidget) -> str:
-    """Returns the class of a widget, with that of the view if it is a viewport."""
+    """Returns the class name of a widget.
+
+    If its class is a general one, the classes of its parents precede the name.
+    """
     parent = widget.parentWidget()
     names = [type(widget).__name__]
     while parent is not None and names[0] in ("QWidget", "QLabel", "ElidedLabel", "QPushButton", "QFrame"):

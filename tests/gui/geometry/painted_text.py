@@ -1,7 +1,7 @@
 """Records every text that a widget paints, with its ink and its clip, including texts of styles and delegates.
 
-A widget is rendered into a QPicture, which a paint engine replays that records the texts instead of drawing them.
-The product needs no changes for this.
+A widget is rendered into a QPicture. The picture is then replayed on a paint engine that records texts and draws
+nothing. The window's own code needs no changes for this.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PaintedText:
 
 
 def painted_texts(widget: QWidget) -> list[PaintedText]:
-    """Returns the texts of a widget without those of its children."""
+    """Returns the texts that a widget paints, without the texts that its children paint."""
     picture = QPicture()
     with _uncached(widget):
         QWidget.render(widget, picture, QPoint(), QRegion(), QWidget.RenderFlag(0))
@@ -57,7 +57,7 @@ def painted_texts(widget: QWidget) -> list[PaintedText]:
 
 @contextmanager
 def _uncached(widget: QWidget) -> Iterator[None]:
-    """Lets a canvas and a calendar paint their texts instead of pixmaps of them."""
+    """Makes a canvas and a calendar paint their texts instead of cached pixmaps."""
     draw = SnapshotCache.draw
     view = widget.parentWidget()
     items: list[tuple[QGraphicsItem, QGraphicsItem.CacheMode]] = []
@@ -122,11 +122,12 @@ class _Recorder(QPaintEngine):
             return
         metrics = QFontMetricsF(item.font())
         ink = metrics.tightBoundingRect(text)
-        # Letters such as f overhang the room that widgets and layouts reserve for a text, which is its advance.
+        # Widgets and layouts reserve the advance of a text. Letters such as f extend beyond it, which is not counted as
+        # ink.
         ink.setLeft(max(ink.left(), 0.0))
         ink.setRight(min(ink.right(), metrics.horizontalAdvance(text)))
         ink.translate(QPointF(at))  # type: ignore[arg-type]  # Qt passes a point.
-        # The box of the whole run is wider than the ink where it begins or ends with spaces.
+        # The text may begin or end with spaces, which have no ink.
         clip = self._clip if self._is_clipped else QRectF(-LARGE, -LARGE, 2 * LARGE, 2 * LARGE)
         self.texts.append(PaintedText(text, self._transform.mapRect(ink), clip))
 
@@ -146,7 +147,7 @@ class _Recorder(QPaintEngine):
 
 
 class _Device(QPaintDevice):
-    """A device for the recorder."""
+    """A paint device whose paint engine is a recorder."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()

@@ -178,7 +178,8 @@ def test_the_window_follows_a_host_that_is_lost_and_back(window: Window, lab3: L
     window.wait_until(lambda: all(len(track.ring) for track in feed.picture.tracks.values()))
 
     primary = lab3[feed.picture.primary]
-    primary.stop_sshd(sessions=True)  # Otherwise the host could be reachable again before the window notices the loss.
+    # With open sessions, the host could be reachable again before the window notices the loss.
+    primary.stop_sshd(sessions=True)
     try:
         window.wait_until(lambda: feed.picture.is_stale)
         assert "as of" in page.bar.state.text()

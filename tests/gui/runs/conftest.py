@@ -24,7 +24,7 @@ def run() -> Acting:
 
 @pytest.fixture
 def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
-    """Factory of visible pages with simulated runs."""
+    """A function that creates visible pages with simulated runs."""
     made: list[tuple[RunsPage, QWidget]] = []
 
     def make(*runs: Acting) -> RunsPage:

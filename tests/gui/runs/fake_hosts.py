@@ -35,7 +35,7 @@ class ActingLink:
 
     def __init__(self, cast: Acting, name: str):
         self.host = name
-        self.hello = {"version": "1"}
+        self.hello = {"version": "1", "sha256": "", "pid": 1}
         self.python = "3.11 at /usr/bin/python3"
         self.ssh_address = ""
         self.archive = ""
@@ -103,7 +103,7 @@ class Acting:
         run_id: str = "20251009-101010-acted",
         design: Topology | None = None,
     ):
-        """Creates the run; `design` replaces the topology made from `pools`."""
+        """Creates the run; `design` is the topology, which is otherwise made from `pools`."""
         pools = pools or (
             "{name: chief, role: chief, replicas: 1, gpus: 1}",
             "{name: workers, role: worker, replicas: 3, gpus: 1}",
@@ -168,6 +168,14 @@ class Acting:
             except HostError as error:
                 found[name] = error
         return found
+
+    def look(self, name: str, python: str | None = None) -> dict[str, Any]:
+        """Returns the facts of a host as its agent sends them."""
+        facts = self.hosts[name]
+        gpus = [
+            {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in facts.gpus
+        ]
+        return {"gpus": gpus, "cpus": facts.cpus, "memory_gb": facts.memory_gb}
 
     def each(self, names: Iterable[str], ask: Callable[[str], Any], arrived: Any = None) -> dict[str, Any]:
         return {name: ask(name) for name in names}
@@ -400,6 +408,14 @@ class ActingFleet:
     def links(self, names: Iterable[str] | None = None, *, install: bool = True) -> dict[str, Any]:
         wanted = list(self.hosts if names is None else names)
         return {name: link for name in wanted for link in self._of(name).links_([name]).values()}
+
+    def look(self, name: str, python: str | None = None) -> dict[str, Any]:
+        """Returns the facts of a host as its agent sends them."""
+        facts = self.hosts[name]
+        gpus = [
+            {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in facts.gpus
+        ]
+        return {"gpus": gpus, "cpus": facts.cpus, "memory_gb": facts.memory_gb}
 
     def each(self, names: Iterable[str], ask: Callable[[str], Any], arrived: Any = None) -> dict[str, Any]:
         return {name: ask(name) for name in names}

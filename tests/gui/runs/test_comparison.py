@@ -22,7 +22,7 @@ CHIEF = "{name: chief, role: chief, replicas: 1, gpus: 1}"
 
 
 def ended(name: str, run_id: str, host_name: str, slope: float) -> Acting:
-    """An ended run with ten reports of its chief."""
+    """Returns an ended run whose chief has sent ten reports."""
     run = Acting((host(host_name, 1),), CHIEF, name=name, run_id=run_id)
     run.start()
     for number in range(1, 11):
@@ -52,11 +52,11 @@ def test_runs_selected_together_are_compared_by_step(qtbot: Any, compared: RunsP
     click(page, 2, CTRL)
     assert page.is_comparing
     assert page.bar.name.text() == "2 runs compared"
-    assert not page.actions_.restart.isEnabled()  # The run to restart would be ambiguous.
+    assert not page.actions_.restart.isEnabled()  # *Restart* is disabled, because two runs are selected.
     qtbot.waitUntil(lambda: view.curve("loss", 0).xData is not None and len(view.curve("loss", 1).xData) == 10)
     xs, ys = view.curve("loss", 1).getData()
     assert (xs[0], xs[-1]) == (10, 100)
-    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # This value belongs to the run in row 2 of the list.
+    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # This is the last loss of the run in row 2 of the list.
     assert [plot.isVisible() for plot in view.plots.values()] == [True, True, True, False]
     assert view.plots["own.0"].accessibleName() == "accuracy"
     view.crosshair.move_to(50)

@@ -23,7 +23,10 @@ def places(page: RunsPage) -> dict[str, QPoint]:
 
 
 def ask(qtbot: Any, page: RunsPage, run: Acting) -> tuple[RestartDialog, list[bool]]:
-    """Ends the run and opens the question; returns it with the answers that launch a run."""
+    """Ends the run and opens the restart dialog.
+
+    Returns the dialog, and a list of the launches that it has requested.
+    """
     run.end("succeeded", "")
     qtbot.waitUntil(page.actions_.restart.isEnabled)
     launched: list[bool] = []
@@ -40,7 +43,7 @@ def test_no_button_moves_when_a_run_ends(qtbot: Any, page: RunsPage, run: Acting
     run.end("succeeded", "")
     qtbot.waitUntil(page.actions_.restart.isEnabled)
     assert places(page) == before
-    QTest.mouseClick(stop, LEFT)  # The click was intended for the run that has just ended.
+    QTest.mouseClick(stop, LEFT)  # The user meant to stop the run, which has just ended by itself.
     assert page._restart_dialog is None
     assert not page.restarting.is_launching
 

@@ -89,7 +89,7 @@ def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPa
     shown = plot.accessibleName().rpartition(": ")[2]
     assert plot.accessibleName().startswith("Throughput, 4 trainers: ")
     assert shown in bar.state.text()
-    # The plot and the bar show a newer value at the same time; the clock of the bar alone does not show it.
+    # The bar must show a new value only together with the plot, and not when its own clock ticks.
     assert page.feed is not None
     page.feed.picture.totals.append(BEGAN + 20, {"throughput": 5000.0})
     page._tick()
@@ -186,7 +186,8 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     known = page.model.run(run.run_id)
     assert known is not None
     assert page.list_model.state_of(known) == f"running as of {clock(BEGAN + 1)}"
-    # A restart would create a second run, so only *Stop* is enabled. It shows why the run cannot be stopped.
+    # *Restart* is disabled, because it would create a second run. *Stop* is enabled, and tells why the run cannot be
+    # stopped.
     assert (acts.stop.isEnabled(), acts.restart.isEnabled()) == (True, False)
     acts.stop.trigger()
     assert page._stop_dialog is not None
@@ -330,7 +331,7 @@ def test_the_keyboard_reaches_everything(qtbot: Any, page: RunsPage, run: Acting
     assert {name for name, widget in wanted.items() if widget not in reached} == set()
     # The arrow keys reach the other buttons of the group.
     assert reached & {page.bar.views.button(key) for key in ("canvas", "table", "plots")}
-    # Cards may appear and disappear, and are reachable, too.
+    # The cards of failed replicas, which appear and disappear, are reachable as well.
     assert any(widget is not None and widget.accessibleName().startswith("worker-1 failed") for widget in reached)
     unnamed = [
         widget

@@ -12,7 +12,7 @@ from torchyard_gui.theme.theme import Mode, theme
 
 
 def has(image: QImage, token: str) -> bool:
-    """Whether a pixel has exactly the colour of a token."""
+    """Returns whether any pixel has exactly the colour of a token."""
     wanted = QColor(theme().color(token)).rgb()
     return any(image.pixel(x, y) == wanted for x in range(image.width()) for y in range(image.height()))
 
@@ -27,7 +27,7 @@ def test_a_mark_has_the_colour_of_its_text_and_no_other_mark_has_it(qapp: object
         paint_state(painter, QRectF(0, 0, 64, 64), state)
         painter.end()
         assert has(image, "fail") == (trouble_token(state) == "fail"), state
-        # Waiting is not a problem, so only the clock has the colour.
+        # The state `waiting` is not a problem, but its mark, a clock, also has this colour.
         assert has(image, "wait") == (trouble_token(state) == "wait" or state == "waiting"), state
 
 

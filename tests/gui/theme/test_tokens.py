@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+from PySide6.QtCore import QRectF
+from PySide6.QtGui import QImage, QPainter
+from pytestqt.qtbot import QtBot
 
+from torchyard_gui.bridge.host_status import GpuNow
+from torchyard_gui.fleet.host_card import paint_gpu_cells
 from torchyard_gui.theme.stylesheet import stylesheet
 from torchyard_gui.theme.svg_files import write_stylesheet_svgs
+from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Tokens
 
 both = pytest.mark.parametrize("tokens", [LIGHT, DARK], ids=["light", "dark"])
@@ -40,6 +46,17 @@ def test_words_on_coloured_surfaces_can_be_read(tokens: Tokens, ink: str, surfac
 @pytest.mark.parametrize("role", ["worker", "ps", "chief", "reducer", "evaluator"])
 def test_a_badges_letter_stands_out_from_its_shape(tokens: Tokens, role: str) -> None:
     assert contrast(tokens.on_role, getattr(tokens, role)) >= 3
+
+
+@both
+def test_the_cell_of_a_free_gpu_stands_out_from_its_card(tokens: Tokens, qtbot: QtBot) -> None:
+    theme().set_mode("dark" if tokens is DARK else "light")
+    image = QImage(20, 14, QImage.Format.Format_RGB32)
+    image.fill(tokens.s2)
+    painter = QPainter(image)
+    paint_gpu_cells(painter, QRectF(0, 0, 20, 14), [GpuNow(0, "H100", 81559, utilisation=0.0, users=())])
+    painter.end()
+    assert contrast(image.pixelColor(0, 7).name(), tokens.s2) >= 1.6
 
 
 @both

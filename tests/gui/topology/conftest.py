@@ -42,7 +42,7 @@ def yard() -> list[HostFacts]:
 
 @pytest.fixture
 def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriver:
-    """Factory of pages with the given hosts in a visible window."""
+    """A function that creates pages with the given hosts in a visible window."""
 
     def make(hosts: list[HostFacts] | None = None, recovery: Path | None = None) -> Driver:
         fleet, recent = FleetOf(yard if hosts is None else hosts), FewFiles()
@@ -61,7 +61,7 @@ def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriv
 
 @pytest.fixture
 def empty(make_driver: MakeDriver) -> Driver:
-    """A page with an empty design."""
+    """A page with an empty topology."""
     return make_driver()
 
 

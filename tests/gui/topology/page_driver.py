@@ -146,7 +146,7 @@ class Driver:
         return self.page.view.mapFromScene(rect.center())
 
     def slot(self, target: str) -> QPoint:
-        """Returns the middle of a slot `gpu-b:2`, a point in the header of a rack `gpu-b`, or one beside all racks."""
+        """Returns a point in a slot such as `gpu-b:2`, in the header of a rack such as `gpu-b`, or beside all racks."""
         host, _, gpu = target.partition(":")
         if gpu:
             return self.page.view.mapFromScene(self.page.scene.rect_of_slot(host, int(gpu)).center())

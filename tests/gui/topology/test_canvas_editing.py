@@ -1,4 +1,4 @@
-"""Tests of editing the design: palette, drags of chips, and clipboard, with real events."""
+"""Tests of editing a topology on the canvas with real events: palette, drags of chips, and clipboard."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_the_menu_of_a_chip_does_what_it_says(digits: Driver) -> None:
     assert digits.value.pins == {}
 
 
-# Tests of a complete design
+# Tests of a complete topology
 
 
 def test_the_example_drawn_from_an_empty_canvas(make_driver: MakeDriver, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torchyard_gui.topology.palette_list import PaletteList
 
 
 def has_ring(rows: PaletteList) -> bool:
-    """Whether a focus ring is drawn around the current row."""
+    """Returns whether a focus ring is drawn around the current row."""
     image = rows.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
     rect = rows.visualItemRect(rows.currentItem())
     accent = theme().color("accent")
@@ -91,5 +91,5 @@ def test_no_row_is_highlighted_after_the_pointer_has_left(empty: Driver) -> None
     QApplication.sendEvent(viewport, hover)
     assert rows.grab().toImage() != plain
     QApplication.sendEvent(viewport, QEvent(QEvent.Type.Leave))
-    QApplication.sendEvent(viewport, hover)  # Qt sends one at the end of a drag.
+    QApplication.sendEvent(viewport, hover)  # At the end of a drag, Qt sends a hover event after the leave event.
     assert rows.grab().toImage() == plain

@@ -1,4 +1,4 @@
-"""Tests that racks and chips stay in place while a design is drawn: what has to move is highlighted."""
+"""Tests that racks and chips stay in place while a topology is drawn, and that chips that must move are highlighted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_core.topology.model import Role
 
 
 def places(driver: Driver) -> dict[str, QPointF]:
-    """Positions of the racks in the view."""
+    """Returns the positions of the racks in the view."""
     page = driver.page
     return {name: page.view.mapFromScene(page.scene.rect_of_rack(name).topLeft()) for name in page.scene.hosts}
 
@@ -25,7 +25,7 @@ def test_a_rack_stays_after_its_last_replica_until_the_design_is_tidied(digits: 
     now = places(digits)
     assert {name: now[name] for name in before} == before
     before = now
-    # The rack is still there for the next drop.
+    # A replica can be dropped on the empty rack.
     digits.carry("worker-2", "gpu-b:1")
     assert digits.value.pins["worker-2"] == "gpu-b:1"
     digits.page.editor.remove(["worker-2"])
@@ -110,7 +110,7 @@ def test_a_drop_on_an_occupied_slot_swaps_as_one_step(digits: Driver) -> None:
     digits.on_canvas()
     digits.keys(Qt.Key.Key_Z, CONTROL)
     assert digits.value == before
-    # An unpinned replica swaps too, and stays without a pin.
+    # A displaced replica that is not pinned takes the other place, and gets no pin.
     assert digits.where("chief-0") == "gpu-a:0"
     digits.carry("chief-0", "gpu-a:3")
     assert (digits.where("chief-0"), digits.where("worker-2")) == ("gpu-a:3", "gpu-a:0")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QLocale, Qt
 from pytestqt.qtbot import QtBot
 
 from torchyard_core.home import Home
 from torchyard_gui import app
+from torchyard_gui.bookings.labels import days_title
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
@@ -63,6 +65,13 @@ def test_with_a_file_its_topology_is_open(qtbot: QtBot, home: Home, file: Path) 
     assert window.windowTitle() == "small.yaml[*] — Torchyard"
     assert topology_page(window).document.value.name == "small"
     assert window.settings.recent_files == [file]
+
+
+def test_dates_are_in_the_language_of_the_window(qtbot: QtBot, home: Home) -> None:
+    QLocale.setDefault(QLocale("de_DE"))
+    opened(qtbot, home)
+    assert days_title("week", (date(2026, 11, 30), date(2026, 12, 6))) == "30 Nov – 6 Dec 2026"
+    assert QLocale().decimalPoint() == "."
 
 
 def test_a_missing_file_is_reported_on_the_page(qtbot: QtBot, home: Home, tmp_path: Path) -> None:

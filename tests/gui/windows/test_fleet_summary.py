@@ -23,7 +23,7 @@ MakeFleet = Callable[[str], FleetModel]
 
 @pytest.fixture
 def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
-    """Factory of models of a fleet file with the given host names, which are never contacted."""
+    """A function that creates the model of a fleet with the given host names. The hosts are never contacted."""
     made: list[FleetModel] = []
 
     def make(names: str) -> FleetModel:

@@ -52,7 +52,7 @@ def test_the_palette_offers_all_that_can_be_done_now(window: MainWindow, page: s
 
 
 def test_no_action_is_out_of_the_keyboards_reach(window: MainWindow) -> None:
-    """Actions outside the palette have a button or menu that Tab or F10 reaches."""
+    """Each action that is not in the command palette has a button or a menu that can be reached with Tab or F10."""
     in_palette = set(window.all_actions())
     ours = [action for action in window.findChildren(QAction) if action.text() and action.menu() is None]
     beside = {action.text() for action in ours if action not in in_palette and not action.isSeparator()}
@@ -102,7 +102,8 @@ def test_focusable_widgets_have_names(window: MainWindow, qtbot: QtBot, page: st
 
 
 def test_the_launch_panel_has_names_in_words(window: MainWindow, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_panel, "LaunchJob", LaunchJob)  # `phases` replaces the class; the fixture restores it.
+    # `phases` replaces this class. monkeypatch restores it after the test.
+    monkeypatch.setattr(launch_panel, "LaunchJob", LaunchJob)
     for name, panel in phases(wiring_of(window)):
         assert panel.isVisible()
         assert nameless(panel) == []

@@ -78,8 +78,8 @@ def live_objects() -> list[QObject | QGraphicsItem]:
 def is_popup(thing: QObject | QGraphicsItem) -> bool:
     """Returns whether an object is the popup of a combo box.
 
-    Qt creates the popup late, for example when the style changes, also for a box that an earlier test has left. Its
-    box is counted.
+    Popups are not counted, because Qt creates them late, even for combo boxes that an earlier test has left behind. The
+    combo boxes themselves are counted.
     """
     return isinstance(thing, QFrame) and thing.metaObject().className() == "QComboBoxPrivateContainer"
 
@@ -107,7 +107,7 @@ def test_closed_windows_leave_nothing(qtbot: QtBot, tmp_path: Path) -> None:
     before, shown, threads, memory = objects(), QApplication.topLevelWidgets(), threading.active_count(), memory_mb()
     for number in range(TIMES):
         use_a_window(qtbot, tmp_path / str(number))
-    # A job of a closed window may still hold it on a busy machine, so settle() is repeated.
+    # On a busy machine, a job may still refer to the closed window for a while, so settle() is repeated.
     more = Counter[str]()
 
     def is_settled() -> bool:

@@ -117,7 +117,7 @@ class Office:
 
 @pytest.fixture
 def office(qtbot: QtBot, tmp_path: Path) -> Iterator[Office]:
-    """A window that has not been opened, so that tests can first add bookings to its calendar."""
+    """An `Office` whose window has not been opened yet, so that tests can first add bookings to its calendar."""
     made = Office(qtbot, tmp_path)
     yield made
     made.store.close()
@@ -148,7 +148,8 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert page.editor.why_not(["worker-1"], "gpu-c:0") == "gpu-c:0 is booked by lee until 13:00"
     page.editor.pin(["chief-0"], "gpu-e:0")
     assert office.slot("gpu-e", 3) == "You have booked GPU 3 of gpu-e until 21:00: “mine”"
-    assert office.free("gpu-e") == "3 of 4 free"  # GPUs that the user has booked are free; the design uses one.
+    # All four GPUs are in the user's own booking, so the topology may use them. It already uses one.
+    assert office.free("gpu-e") == "3 of 4 free"
     page.editor.select(["chief-0"])
     assert page.inspector.place.booked.text() == "In your booking “mine”, until 21:00."
 
@@ -170,7 +171,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert taken == [0, 1, 2]
     assert page.bar.launch.text() == "Book and launch …"
 
-    # Bookings of another desktop arrive; a planned time that has passed becomes the current time.
+    # The page shows bookings that another desktop has made. A planned time that has passed becomes the current time.
     office.book("lee", "gpu-c:0 gpu-c:1 gpu-c:2", 22, 24)
     office.wait_until(lambda: office.free("gpu-c") == "4 booked")
     office.now += 23 * HOUR
@@ -209,7 +210,7 @@ def test_the_planned_time_is_set_by_keyboard_validated_stored_and_launched(
     assert office.wiring.planning.planned == wanted
     assert "A launch books the GPUs" in page.bar.when.accessibleDescription()
 
-    monkeypatch.setattr(launch_panel, "LaunchJob", StagedLaunch)  # The staged launch contacts no host.
+    monkeypatch.setattr(launch_panel, "LaunchJob", StagedLaunch)  # The launch is simulated and contacts no host.
     office.wiring._launch(page.document.as_file())
     panel = office.wiring.launch_panel
     assert panel.job is not None
@@ -274,7 +275,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     far = office.book("kim", "gpu-a:2", 24 * 50, 24 * 50 + 2, title="far")
     bookings.show_booking(far.id)
     office.wait_until(lambda: bookings.surface.selection == far.id)
-    # A run without a booking has no link to a booking.
+    # A run that has no booking shows no link to one.
     runs.show_run(history.records()[2].run_id)
     office.window.show_page("runs")
     office.wait_until(lambda: not button.isVisible())

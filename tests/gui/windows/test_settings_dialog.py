@@ -88,7 +88,7 @@ def test_changes_by_other_programs_are_shown(dialog: SettingsDialog, qtbot: QtBo
     qtbot.waitUntil(lambda: field(dialog, "person").text() == "kim")
     other = file.with_name("other")
     other.write_text("person: lee\n")
-    other.replace(file)  # Editors replace a file in this way.
+    other.replace(file)  # Replace the file by renaming another one, as editors do.
     qtbot.waitUntil(lambda: field(dialog, "person").text() == "lee")
     enter(dialog, "zone", "UTC")
     file.write_text("person: lee\nzone: Asia/Seoul\n")

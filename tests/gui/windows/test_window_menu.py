@@ -23,7 +23,7 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 
 @pytest.fixture
 def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[WindowConnections]:
-    """The connections of the active window, which shows its Topology page, with hosts that are never contacted."""
+    """The connections of an active window that shows the Topology page. No host is contacted."""
     with without_theme():
         window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)

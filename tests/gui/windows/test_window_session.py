@@ -37,7 +37,7 @@ def started(window: MainWindow) -> MainWindow:
 
 
 def killed(home: Home) -> Home:
-    """Returns a copy of the folder in the state that a killed window leaves, without a lock."""
+    """Returns a copy of the folder as a killed window leaves it. The copy is not locked."""
     copy = Home(home.path.with_name("killed"))
     shutil.copytree(home.path, copy.path)
     (copy.path / "session.lock").unlink()

@@ -1,4 +1,4 @@
-"""Provides the agent's files as after an earlier deployment: unpacked and compiled, with no process running.
+"""Provides the agent's files as an earlier deployment leaves them: unpacked and compiled, with no process running.
 
 Without these files, each host of each test would unpack and compile the agent, which takes three seconds of CPU time.
 """
@@ -40,6 +40,6 @@ class InstalledAgent:
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        usual = Path("/usr/bin/python3")  # Agents use this interpreter if it is installed.
+        usual = Path("/usr/bin/python3")  # Agents use this interpreter if the machine has it.
         python = usual if usual.exists() else sys.executable
         subprocess.run([python, "-I", "-S", bytecode.__file__, self._folder], check=True, timeout=120)

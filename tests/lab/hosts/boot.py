@@ -27,9 +27,9 @@ START_SSHD = (
 def kept_reachable(spec: HostSpec) -> list[Path]:
     """Returns the folders below HOME or /tmp that remain visible on hosts: the repository and the tests' interpreter.
 
-    A virtual environment's interpreter links to its base interpreter, so both folders are included; with pyenv, its
-    whole folder is. A host specified without Python gets no interpreter; a host with an old Python gets only that
-    interpreter.
+    A virtual environment's interpreter links to its base interpreter, so both folders are included. If the base
+    interpreter was installed by pyenv, the whole folder of pyenv is included. A host that is specified without Python
+    gets no folder, and a host with an old Python gets only the folder of that interpreter.
     """
     if spec.python == "none":
         return []

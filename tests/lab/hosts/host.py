@@ -111,7 +111,10 @@ class LabHost:
         check: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program on the host without SSH, and returns its output. With `check`, a failure is an exception."""
+        """Runs a program on the host without SSH, and returns its output.
+
+        If `check` is set, a failure raises an exception.
+        """
         done = subprocess.run(
             self._running.entering(argv, self._uid(user)),
             input=input,
@@ -129,7 +132,7 @@ class LabHost:
     def start(
         self, argv: Sequence[str], user: str = "root", *, env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Starts a program on the host, with pipes for stdin and stdout, which includes stderr."""
+        """Starts a program on the host, with pipes for stdin and stdout. stderr is part of stdout."""
         return subprocess.Popen(
             self._running.entering(argv, self._uid(user)),
             stdin=subprocess.PIPE,
@@ -209,7 +212,7 @@ class LabHost:
         self.restart_sshd()
 
     def set_ssh_environment(self, environment: Mapping[str, str]) -> None:
-        """Sets exactly these variables in future SSH sessions."""
+        """Replaces the environment variables that future SSH sessions have."""
         self.spec = replace(self.spec, ssh_environment=dict(environment))
         self._files.write_sshd_config(self.spec, self.port)
         self.restart_sshd()

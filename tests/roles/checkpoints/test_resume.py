@@ -43,13 +43,13 @@ def uninterrupted(gang: Gang, program: Path = PROGRAM, how: Sequence[str] = ()) 
 def killed_somewhere_and_resumed(
     gang: Gang, kills: int, seed: int, program: Path = PROGRAM, how: Sequence[str] = ()
 ) -> list[str]:
-    """Kills the run repeatedly, after each new checkpoint at a random time in a step; then lets it finish."""
+    """Kills the run several times, each time after a new checkpoint at a random time in a step; then lets it finish."""
     dice = random.Random(seed)
     for _ in range(kills):
         enough = max(files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
         gang.launch(EPOCHS, 0.02, *how, every_s=0.1, program=program)
         gang.wait_for(lambda: max(files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023  # The lambda is called only in this iteration.
-        time.sleep(dice.uniform(0, 0.1))  # Kill the run at a random time in a step or save.
+        time.sleep(dice.uniform(0, 0.1))  # Kill the run at a random time, during a step or a save.
         gang.kill()
     gang.launch(EPOCHS, 0, *how, every_s=600, program=program)
     outputs = []

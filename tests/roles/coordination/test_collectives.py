@@ -59,7 +59,7 @@ def test_in_a_torch_world_of_all_trainers_or_at_its_master(train: Train, argumen
 
 def test_with_strategy_none(train: Train) -> None:
     outputs = [json.loads(output) for output in train(PROGRAM, 2, TORCHYARD_STRATEGY="none")]
-    for each in outputs:  # Without a strategy, each process evaluates the whole data set.
+    for each in outputs:  # If there is no strategy, each process evaluates the whole data set.
         assert each == {**expected(2), "metric": [91 / 7, 14], "metric of few": [0.5, 4]}
 
 
@@ -85,7 +85,7 @@ def test_in_one_process_and_in_an_evaluator(start: Start) -> None:
 def through_the_store(
     store: Served, strategy: str, *, groups: int, ps: list[list[Any]] | None = None
 ) -> dict[str, str]:
-    """Returns the environment that three trainers share, which form either three worker groups or one."""
+    """Returns the environment shared by three trainers, which form either three worker groups or a single one."""
     trainers = [[f"worker-{rank}", "127.0.0.1", free_port(), 1, rank if groups > 1 else 0] for rank in range(3)]
     return {
         "TORCHYARD_STRATEGY": strategy,

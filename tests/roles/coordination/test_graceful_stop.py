@@ -145,7 +145,7 @@ def test_under_plain_torchrun_sigterm_ends_a_rank_as_ever(start: Start, tmp_path
 def test_a_sigterm_that_is_no_stop_ends_one_rank_and_asks_no_others(
     start: Start, tmp_path: Path, store: join_stores.Served, is_stopped: bool
 ) -> None:
-    """The keeper of a host that has lost the primary sends such a SIGTERM, when the store may be connected again."""
+    """A keeper sends such a SIGTERM if it has lost the primary. The join store may be reachable again by then."""
     gang = Gang(start, tmp_path, 2, store)
     gang.stop_file = tmp_path / "stop"
     gang.launch(1000, 0, every_s=600)
@@ -176,13 +176,32 @@ def test_a_process_alone_saves_after_a_sigterm_that_is_no_stop_and_has_not_succe
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
-    """The chief is still evaluating after its last step, or writing its last checkpoint."""
+    """For example, the chief may be evaluating after its last step, or writing its last checkpoint."""
     process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     assert output == "leaves after step 4\n"
 
 
+def test_a_process_whose_peers_have_stopped_waits_a_moment_for_its_own_request(start: Start) -> None:
+    process = start("-c", IS_ASKED_LAST)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert output == "leaves after step 3\n"
+
+
+IS_ASKED_LAST = """
+import os, signal, threading
+from torchyard_roles.coordination.graceful_stop import GracefulStop
+
+stop = GracefulStop(None, "gang", 0, 0, 1)
+stop.install(3)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+stop.wait_for_request()
+if not stop.may_begin(3):
+    print("leaves after step 3", flush=True)
+os._exit(0)
+"""
 ONE_HAS_LEFT = """
 import os, signal, sys, time
 from torchyard_roles.coordination.graceful_stop import GracefulStop

@@ -242,7 +242,10 @@ def test_a_wrong_key_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_exchange_key_opens_the_store_and_never_the_gang_link(served: Served) -> None:
-    """The key, and not the introduction, determines what a caller may do: a rank cannot pretend to be a keeper."""
+    """The rights of a caller depend on its key, and not on what it claims to be.
+
+    A rank cannot pretend to be a keeper.
+    """
     for key, welcome in ((KEY, {"store": "ready"}), (SECRET, {"keeper": "b"})):
         link = store_module._Link(served.host_and_port, key, {"host": "b", "got": 0}, time.monotonic() + 5)
         assert link.welcome == welcome

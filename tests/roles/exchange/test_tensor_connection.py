@@ -249,7 +249,7 @@ def test_a_caller_waits_for_the_answer_of_a_busy_process(
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, deadline_s)
         accepted, _ = Connection.accept(listener.accept()[0], KEY)
-        time.sleep(pause_s)  # The test is about the duration of this pause.
+        time.sleep(pause_s)  # The pause is the subject of the test: the process is busy for this time.
         accepted.answer({})
         caller, _ = calling.result(DEADLINE_S)
     assert not select.select([listener], [], [], 0.2)[0], "the caller has called twice"

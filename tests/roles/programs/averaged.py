@@ -275,7 +275,10 @@ def difference(one: nn.Module, other: nn.Module) -> float:
 
 
 def gan(cluster: ty.Cluster) -> float:
-    """Trains with two optimizers in turn, the critic's more often; only the critic's loss calls the critic twice."""
+    """Trains with two optimizers in turn, of which the critic's steps more often.
+
+    Only the critic's loss calls the critic twice.
+    """
 
     def critic_loss(model: nn.ModuleDict, rank: int, step: int) -> torch.Tensor:
         real, fake = batch(rank, step), model["g"](batch(rank, step, 1)).detach()

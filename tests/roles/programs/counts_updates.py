@@ -2,11 +2,13 @@
 
     counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE [UPDATE_WITH_NAN …]
 
-FOLDER/<rank> holds the number of updates that have begun, which limits the updates that a killed process can have made.
+FOLDER/<rank> holds the number of updates that have begun: a killed process has made at most this number of updates.
 FOLDER/values.<rank> holds the number of finished updates, and the largest value of a parameter at that time. Both files
-are replaced atomically, because a reader would interpret an empty file as zero updates. After leave(), the script
-prints the smallest and largest parameter, and the sum of a frozen parameter and a buffer, which initially hold the
-rank; the chief's sum is 0. Training ends early if FOLDER/enough exists.
+are replaced atomically, because a reader would interpret an empty file as zero updates.
+
+After leave(), the script prints the smallest and the largest parameter. It also prints the sum of a frozen parameter
+and a buffer. On each rank, both initially hold the rank's number, so the sum is 0 if the rank has received the chief's
+values. Training ends early if FOLDER/enough exists.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Trains a model on all workers, trains it again on rank 0 alone with the whole batches, and compares the results.
+"""Trains a model on all workers, then on rank 0 alone with the batches of all ranks, and compares the results.
 
     large_batch.py DTYPE [clip]
 

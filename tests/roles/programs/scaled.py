@@ -1,4 +1,4 @@
-"""Trains in float16 with a GradScaler as in torch's documentation, and then trains alone on the whole batches.
+"""Trains in float16 with a GradScaler as in torch's documentation, and then without other ranks on all their batches.
 
     scaled.py RANK...
 

@@ -1,4 +1,7 @@
-"""Iterates over the rank's share for three epochs, steps in the last one, and prints identity, samples and state."""
+"""Iterates over the rank's part of the data for three epochs and trains in the last one.
+
+Prints the rank, the samples and the state as JSON.
+"""
 
 import json
 

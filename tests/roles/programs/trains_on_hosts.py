@@ -20,7 +20,7 @@ from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 
 WARM_UP = 9
-"""A multiple of 4, plus 1, so that an exchange that is due every 4 steps has begun."""
+"""Number of steps before the measurement: a multiple of 4, plus 1, so that an exchange due every 4 steps has begun."""
 ELEMENTS = 1_000_000
 STEP_S = 0.08
 

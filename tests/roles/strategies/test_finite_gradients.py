@@ -94,7 +94,10 @@ def test_sparse_gradients_are_looked_at_too() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool) -> None:
-    """A fused optimizer is called with such gradients and a flag that marks them; any other optimizer is not called."""
+    """The scaler calls a fused optimizer even with infinite gradients, and sets a flag.
+
+    It does not call other optimizers.
+    """
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     watching = FiniteGradients(model, optimizer, "fail")
@@ -111,7 +114,7 @@ def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool)
     optimizer.zero_grad()
     (model(torch.ones(1, 3)).sum() * float("nan")).backward()
     with pytest.raises(NotFinite):
-        optimizer.step()  # This call of step() bypasses the scaler.
+        optimizer.step()  # step() is called directly, and not by the scaler.
 
 
 @pytest.mark.gpu

@@ -84,7 +84,7 @@ def test_a_rank_that_runs_out_of_batches_ends_all(runs: Runs) -> None:
 
 
 def test_without_an_optimizer_backward_passes_are_counted(runs: Runs) -> None:
-    """As in pytorch/examples, the script updates parameters itself and stops when a rank's loss is low."""
+    """As in pytorch/examples, the script updates the parameters itself. It stops when its loss is low."""
     _, last = runs.topology(2, 0).train("diverges.py", "an end of its own")
     output, _ = last.communicate(timeout=DEADLINE_S)
     assert last.returncode == 1

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.train
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[ty.Cluster]:
-    """A cluster that consists of this process alone, without a launcher's environment."""
+    """A cluster that consists of this process alone, which no launcher has started."""
     kept = bare_environment()
     for name in set(os.environ) - set(kept):
         monkeypatch.delenv(name)
@@ -339,7 +339,7 @@ strategy.abandon = lambda: print("abandoned", flush=True)
 
 @pytest.mark.parametrize("leave", ["", "cluster.leave()", "with cluster: pass"], ids=["at exit", "call", "with"])
 def test_a_script_that_fails_in_leaving_ends_its_connections(start: Start, leave: str) -> None:
-    """Otherwise, the other workers would report that this worker was lost instead of reporting the cause."""
+    """If the connections stayed open, the other workers would report that this worker is lost, and not the cause."""
     process = start("-c", LEAVE_FAILS + leave)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.train
 PROGRAM = Path(__file__).parents[1] / "programs" / "timed.py"
 SLOW = 1
 LONGER_S = 0.5
-"""A time in seconds that is far longer than a rank waits for CPU time on a busy machine."""
+"""A delay in seconds that is far longer than a rank may have to wait for CPU time on a busy machine."""
 STEPS = 10
 """The number of steps, of which the last two take longer."""
 
@@ -57,7 +57,8 @@ def check_sums(ranks: list[list[dict[str, Any]]]) -> None:
 def took(steps: list[dict[str, Any]]) -> float:
     """Returns the total time of the steps according to the script's own clock.
 
-    Only the sum is exact: on a busy machine, a late reading makes one step longer and the next one shorter.
+    Only the sum is exact: on a busy machine, a late reading of the clock makes one step longer and the next one
+    shorter.
     """
     return sum(metrics["took_s"] for metrics in steps[1:])
 

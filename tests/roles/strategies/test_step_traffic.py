@@ -27,7 +27,7 @@ PORT = 29500
 QUIET_S = 0.3
 INT8 = {"inner_steps": 4, "wire": "int8"}
 SILENCE = 20_000
-"""Bytes between two samples that belong to no exchange, such as requests to a join store or ARP."""
+"""Maximum bytes between two samples that do not belong to an exchange, such as join store requests and ARP."""
 
 
 class Site:

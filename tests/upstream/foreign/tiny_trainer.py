@@ -1,6 +1,6 @@
 """A short script that uses transformers' Trainer: a tiny random GPT-2 on random tokens, with gradient accumulation.
 
-The result is printed by every rank, so that ranks that differ, or results that differ from torchrun's, are seen.
+Every rank prints its result, so the test can compare the ranks with each other and with a run under torchrun.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The gradients of two small batches form one step; those of the first batch are computed in cluster.accumulate()."""
+"""The gradients of two small batches form one step; the first batch is computed in cluster.accumulate()."""
 
 from contextlib import nullcontext
 

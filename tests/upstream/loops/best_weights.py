@@ -1,4 +1,4 @@
-"""load_state_dict() replaces the weights of the third epoch by those of the second, as after a worse result."""
+"""After the third epoch, load_state_dict() restores the weights of the second one, as if the third were worse."""
 
 import copy
 

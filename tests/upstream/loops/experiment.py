@@ -60,8 +60,11 @@ def text(length: int, vocabulary: int, seed: int) -> Tensor:
 
 
 def finish(cluster: Any, losses: Sequence[float], numbers: Sequence[float] = (), **models: nn.Module) -> None:
-    """Writes this rank's result, if RESULTS is set: every parameter and buffer, the losses, the last of which are
-    lower than the first if the loop learns, and other numbers to compare."""
+    """Writes this rank's result if RESULTS is set.
+
+    The result contains all parameters, buffers and losses, and other numbers to compare. If the loop learns, the last
+    losses are lower than the first.
+    """
     parameters = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_parameters()}
     buffers = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_buffers()}
     result = {

@@ -1,4 +1,4 @@
-"""The gradients of two small batches form one step; the first batch's are computed in model.no_sync(), as in DDP."""
+"""The gradients of two small batches form one step; the first batch is computed in model.no_sync(), as in DDP."""
 
 from contextlib import nullcontext
 

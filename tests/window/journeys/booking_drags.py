@@ -35,7 +35,8 @@ def prepare(home: Path) -> None:
 def journey(user: User) -> None:
     page = user.show_page("bookings")
     user.expect(lambda: len(page.surface.picture.blocks) == len(TITLES), "the bookings are shown")
-    for title in reversed(TITLES):  # In this order, the lanes below each booking are free.
+    # Drag the bookings in this order, because then the lanes below each booking are free.
+    for title in reversed(TITLES):
         drag_and_undo(user, page, title)
     user.click(middle(user, page, "first"))
     user.expect(lambda: page.drawers.current is page.details, "a click opens the details")

@@ -49,7 +49,7 @@ def journey(user: User) -> None:
 
 
 def everything_fits(user: User, page: Any) -> None:
-    """Checks that each part of the bar fits into the bar, and that now is in the first three of the seven days."""
+    """Checks that all parts of the bar fit into it, and that the current time is in the first three of seven days."""
 
     def room() -> bool:
         bar: QWidget = page.bar
@@ -92,6 +92,10 @@ def book_and_extend_by_keys(user: User, page: Any) -> None:
     user.expect(lambda: longer in [one.end for one in live(page)], "Enter applies them")
     user.key("ctrl+z")
     user.expect(lambda: made.end in [one.end for one in live(page)], "Ctrl+Z undoes the change")
+    user.key("ctrl+shift+z")
+    user.expect(lambda: longer in [one.end for one in live(page)], "Ctrl+Shift+Z makes it again")
+    user.key("ctrl+z")
+    user.expect(lambda: made.end in [one.end for one in live(page)], "and Ctrl+Z undoes it again")
     user.key("Delete")
     user.expect(lambda: page.dialog is not None and page.dialog.isActiveWindow(), "Delete asks")
     user.click(user.gui(lambda: page.dialog.yes))
@@ -146,7 +150,10 @@ def select_and_book_by_keys(user: User, page: Any) -> None:
 
 
 def wait_for_a_busy_host(user: User, page: Any) -> None:
-    """Joins the waitlist, which is offered only for a later slot, not for GPUs that are free now. Books nothing."""
+    """Joins the waitlist. The window offers it only for a later slot, and not for GPUs that are free now.
+
+    Books nothing.
+    """
     user.key("ctrl+shift+f")
     finder = page.finder
     user.expect(lambda: finder.cards and not finder.wait.isEnabled(), "there is nothing to wait for")

@@ -1,4 +1,4 @@
-"""Adds, trusts and deploys three hosts, changes their Python together, filters them by state, and undeploys them."""
+"""Adds, trusts and deploys three hosts, opens a terminal, edits them together, filters by state, and undeploys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication
 from tests.agent.fake_nvml import FakeGpu
 from tests.lab import Lab
 from tests.lab.hosts.gpus import give_gpus
-from tests.window.user import User
+from tests.window.user import User, xdotool
 from torchyard_core.fleet.inventory import read_fleet
 
 HOSTS = ("gpu-a", "gpu-b", "gpu-c")
@@ -24,7 +24,10 @@ PYTHON = "/root/env/bin/python"
 
 @contextmanager
 def prepared(home: Path) -> Iterator[None]:
-    """Three bare hosts, two of them with GPUs, whose addresses are in the environment; a fleet without hosts."""
+    """Provides an empty fleet file, and three bare hosts whose addresses are in the environment.
+
+    Two of the hosts have GPUs.
+    """
     home.mkdir(parents=True)
     (home / "fleet.yaml").write_text("version: 1\nhosts: []\n")
     with Lab(3, directory=home.parent / "lab") as lab:
@@ -42,6 +45,8 @@ def prepared(home: Path) -> Iterator[None]:
             environment.setenv("LAB_KEY", str(lab.identity_file))
             places = [f"{host.name}={host.user}@{host.address}" for host in lab.hosts]
             environment.setenv("LAB_HOSTS", " ".join(places))
+            environment.setenv("LAB_HOME", str(lab.hosts[0].home))
+            environment.setenv("TERMINAL", "xterm")
             environment.setenv("LAB_KEYS", " ".join(host.host_key_fingerprint for host in lab.hosts))
             yield
 
@@ -55,6 +60,7 @@ def journey(user: User) -> None:
     user.picture("keys-unknown")
     trust(user, page)
     deploy(user, page)
+    open_terminal(user, page)
     choose_python(user, page)
     filter_by_state(user, page)
     undeploy(user, page)
@@ -101,7 +107,21 @@ def deploy(user: User, page: Any) -> None:
     user.picture("deployed")
 
 
+def open_terminal(user: User, page: Any) -> None:
+    """Types a command into a real terminal on the first host."""
+    made_there = Path(os.environ["LAB_HOME"], "from-the-terminal")
+    user.click(user.button("Terminal", page.details))
+    xdotool("search", "--sync", "--onlyvisible", "--class", "XTerm", "windowactivate", "--sync")
+    # The terminal keeps what is typed before the shell on the host reads it.
+    user.type(f"touch {made_there.name}\n")
+    user.expect(made_there.exists, "the command has run on the host")
+    user.picture("terminal")
+    user.type("exit\n")
+    user.expect(user.window.isActiveWindow, "the terminal closes with its shell")
+
+
 def choose_python(user: User, page: Any) -> None:
+    user.click(card(user, page, "gpu-a"))
     user.key("ctrl+a", "F2")
     user.expect(lambda: page.dialog is not None and page.dialog.isActiveWindow(), "the dialog to edit three hosts")
     user.click(user.gui(lambda: page.dialog.more))

@@ -1,4 +1,4 @@
-"""Applies presets and strategies by mouse, by keys, and from the command palette; one Ctrl+Z undoes each."""
+"""Applies presets and strategies by mouse, by keys, and from the command palette. Each is undone by one Ctrl+Z."""
 
 from __future__ import annotations
 

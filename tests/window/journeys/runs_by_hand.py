@@ -1,4 +1,4 @@
-"""Launches a run on this computer, stops it, restarts it and answers the question, kills the window and reopens it."""
+"""Launches a run on this computer, stops and restarts the run, and kills and reopens the window."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def prepared(home: Path) -> Iterator[None]:
 
 
 def journey(user: User) -> None:
-    """Ends with unsaved changes and a live run, after which the window is killed."""
+    """Performs the steps until the window is killed. At this time, there are unsaved changes and a live run."""
     window: Any = user.window
     user.expect(lambda: window.page("topology").document.path is not None, "the file is open")
     user.key("ctrl+Return")

@@ -68,7 +68,7 @@ def journey(user: User) -> None:
     user.expect(lambda: QApplication.activeWindow() is user.window, "Esc closes it")
     user.key("F10")
     user.expect(lambda: isinstance(QApplication.activePopupWidget(), QMenu), "the menu opens")
-    user.key("e", "Up", "Return")  # The last entry of the menu Edit.
+    user.key("e", "Up", "Return")  # Choose the last entry of the menu Edit.
     opened(user)
     user.key("Escape")
 

@@ -1,6 +1,6 @@
-"""Presses the shortcuts of all commands, with the focus in the page and in its bar.
+"""Presses the shortcuts of all commands, with the focus in the page and with the focus in the page's bar.
 
-Each triggers its command once, and nothing else. The commands are counted instead of carried out.
+Each shortcut must trigger its own command once, and no other. The commands are counted instead of carried out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ X_NAMES = {
     "Esc": "Escape",
     "Enter": "KP_Enter",
 }
-"""X11 names of keys by their Qt names, where these differ in more than the case of letters."""
+"""X11 names of keys by Qt name, for keys whose names differ in more than the case of letters."""
 END = "F9"
-"""A key without a command, which is pressed after each shortcut. Once it is handled, so is the shortcut."""
+"""A key that has no command and is pressed after each shortcut. When this key has been handled, so has the shortcut."""
 
 
 def journey(user: User) -> None:

@@ -1,4 +1,4 @@
-"""Draws a design: swaps and unpins chips, types text, applies a preset that removes reducers, and undoes all steps."""
+"""Edits a topology: swaps and unpins chips, types text, applies a preset without reducers, and undoes all steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ hosts:
 
 
 def prepare(home: Path) -> None:
-    """Writes a fleet of two hosts that are never reached, and a design beside it."""
+    """Writes a fleet file with two hosts, neither of which is contacted, a topology file, and its script."""
     home.mkdir()
     (home / "fleet.yaml").write_text(FLEET)
     (home / "drawn.yaml").write_text(DESIGN)

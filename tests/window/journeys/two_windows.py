@@ -1,4 +1,7 @@
-"""Opens two windows of one user: each shows the other's bookings, and a change of a file open in both is noticed."""
+"""Opens two windows of one user.
+
+Each shows the other's bookings, and notices a change of the file that both have open.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def prepare(home: Path) -> list[str]:
 
 
 def journey(user: User) -> None:
-    """Uses the first window, and starts the second window once the calendar is loaded."""
+    """Performs the steps in the first window. Once the calendar is loaded, starts the second window."""
     home: Home = user.arguments[0]
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")
@@ -58,7 +61,7 @@ def perform(user: User, page: Any, home: Home) -> None:
     user.expect(lambda: (home.path / "second-is-ready").exists(), "the second window is ready")
     activate(user)
     book(user, page, "gpu-a:0 tomorrow 9-17")
-    # The second window shows this booking, comes to the front and makes its own booking.
+    # The second window shows the booking of the first one, comes to the front, and makes a booking itself.
     user.expect(lambda: len(bookings(page)) == 2, "the booking of the second window appears")
     assert user.gui(lambda: bookings(page)) == [("GPU-a0",), ("GPU-a1",)]
     # The second window adds a worker and saves.
@@ -76,7 +79,7 @@ def perform(user: User, page: Any, home: Home) -> None:
 
 
 def other(user: User) -> None:
-    """Uses the second window, which the window manager puts in front of the first."""
+    """Performs the steps in the second window, which the window manager puts in front of the first."""
     home: Home = user.arguments[0]
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")

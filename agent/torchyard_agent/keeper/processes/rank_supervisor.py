@@ -64,6 +64,8 @@ class RankSupervisor:
         self.send = send
         """Sends a message to the run's primary. The primary or member replaces this function."""
         self.metrics = LatestMetrics(set())
+        self.read_reports: Callable[[], None] = lambda: None
+        """Reads the reports that have arrived."""
         self.gpu_acquisition: GpuAcquisition | None = None
         """The acquisition of a scheduled run's GPUs."""
         self.place = place
@@ -95,6 +97,8 @@ class RankSupervisor:
         """The sessions of the ranks of each replica's newest generation."""
         self._notifications: set[int] = set()
         """PIDs of notification commands: children of this process that belong to no replica."""
+        self.trial_keepers: set[int] = set()
+        """PIDs of the keepers of a sweep's trials: children of this process that belong to no replica."""
         self._clearing: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._indexing: asyncio.Task[None] | None = None
@@ -225,6 +229,7 @@ class RankSupervisor:
             self._terminated.discard(pid)
             self._ended.add(pid)
             self._notifications.discard(pid)
+            self.trial_keepers.discard(pid)
             self._warm.on_reaped(pid)
             rank = self._live.pop(pid, None)
             if rank is not None:
@@ -255,6 +260,7 @@ class RankSupervisor:
 
     def _report_if_ended(self, name: str) -> None:
         if not any(rank.replica == name for rank in self._live.values()):
+            self.read_reports()
             self._send_metrics(name)
             self.send(events.ReplicaEnded(name, self._codes.get(name, 0)))
 
@@ -329,7 +335,7 @@ class RankSupervisor:
         while empty_scans < 2:  # A single search may miss a process whose parent is changing at that moment.
             self.reap()
             others = [rank.pid for rank in self._live.values() if rank.replica not in names]
-            others += self._notifications
+            others += [*self._notifications, *self.trial_keepers]
             found = orphans.of_replicas(names, sessions, others, self._warm.pids())
             if self._cgroup is not None:
                 found += [pid for pid in self._cgroup.processes(names) if pid not in found]

@@ -13,16 +13,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
+
+from torchyard_roles.exchange.pinned_copies import pinned_copies_of
+from torchyard_roles.strategies.gloo_group import packed_bytes, runs_of, unpack_bytes
 
 NOT_BEGUN = -1
 
 
 class Flat:
-    """Tensors of a model whose values are exchanged as one contiguous tensor on the CPU."""
+    """Tensors of a model whose values are exchanged as one contiguous tensor on the CPU.
+
+    Attributes:
+        copies: The copies from and to the GPU of the tensors; None for tensors on the CPU.
+    """
 
     def __init__(self, tensors: list[torch.Tensor], dtype: torch.dtype, *, is_buffer: bool, fragment: int = 0) -> None:
         self.tensors = tensors
@@ -30,21 +37,65 @@ class Flat:
         self.dtype = dtype
         self.is_buffer = is_buffer
         self.elements = sum(_real(tensor).numel() for tensor in tensors)
+        gpus = [tensor.device for tensor in tensors if tensor.device.type == "cuda"]
+        self.copies = pinned_copies_of(gpus[0]) if gpus else None
+        self._staged: torch.Tensor | None = None
+        """The values of stage() on the GPU."""
 
     def gather(self) -> torch.Tensor:
         """Returns a copy of the tensors' values as one flat tensor."""
         values = torch.empty(self.elements, dtype=self.dtype, device="cpu")
+        if self.copies is not None:
+            self.copies.to_host((part, _real(tensor)) for part, tensor in self._parts(values))
+            return values
         for part, tensor in self._parts(values):
             part.copy_(_real(tensor))
         return values
 
-    def scatter(self, values: torch.Tensor) -> None:
-        """Writes values to the tensors.
+    def snapshot(self) -> Callable[[], torch.Tensor]:
+        """Returns a function that returns the present values as one flat tensor. It is called once, on any thread.
 
-        Autograd does not track this, because between steps no graph needs the old values.
+        Values on a GPU are copied there, so that training continues before they are on the CPU.
         """
+        copies = self.copies
+        if copies is None:
+            values = self.gather()
+            return lambda: values
+        kept = [torch.empty(self.elements, dtype=self.dtype, device=copies.device)]
+        for part, tensor in self._parts(kept[0]):
+            part.copy_(_real(tensor))
+        fence = copies.fence()
+
+        def on_the_cpu() -> torch.Tensor:
+            values = torch.empty(self.elements, dtype=self.dtype, device="cpu")
+            copies.to_host([(values, kept.pop())], fence)
+            return values
+
+        return on_the_cpu
+
+    def stage(self, values: torch.Tensor) -> None:
+        """Copies values to the GPU, for the next call of scatter() with the same values. May run on any thread."""
+        if self.copies is not None:
+            self._staged = self.copies.to_device(values)
+
+    def discard_staged(self) -> None:
+        self._staged = None
+
+    def scatter(self, values: torch.Tensor, mixing: float = 0.0) -> None:
+        """Merges values into the tensors: tensor ← α tensor + (1 − α) values, with α = `mixing`.
+
+        This is untracked by autograd: between steps, no graph needs the old values.
+        """
+        staged, self._staged = self._staged, None
+        if staged is not None and self.copies is not None:
+            self.copies.used(staged)
+            values = staged
         for part, tensor in self._parts(values):
-            _real(tensor).copy_(part)
+            target = _real(tensor)
+            new = part.to(target.device)
+            if mixing:
+                new = torch.mul(target.to(self.dtype), mixing).add_(new, alpha=1 - mixing)
+            target.copy_(new)
 
     def collect(self) -> None:  # Tensors that are not sharded need no collective calls.
         """If the group shards its model, gathers the values for gather().
@@ -58,10 +109,11 @@ class Flat:
         Args:
             device: The device that the group's collective calls use.
         """
-        values = self.gather().to(device)
-        dist.broadcast(values, src=0)
-        if not is_first:
-            self.scatter(values)
+        for run in runs_of(_real(tensor) for tensor in self.tensors):
+            packed = packed_bytes(run).to(device)
+            dist.broadcast(packed, src=0)
+            if not is_first:
+                unpack_bytes(packed, run)
 
     def release(self) -> None:  # Only a sharded group has gathered values to free.
         """Frees the values that collect() has gathered."""
@@ -119,6 +171,8 @@ class OuterParameters:
         with self.changed:
             self.theta, self.momentum, self.round = theta, momentum, round_
             self.changed.notify_all()
+        for flat in self.flats:
+            flat.discard_staged()
 
     def copies(self) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
         """Returns the number of the round, and copies of the outer parameters and momentum."""
@@ -132,6 +186,27 @@ class OuterParameters:
             values = self.flats[number].gather()
             found.append(torch.sub(self.theta[number], values, out=values))
         return found
+
+    def snapshot(self, fragment: int | None = None) -> Callable[[], list[torch.Tensor]]:
+        """Returns a function that returns Δ_g of the present parameters, which may change before it is called.
+
+        It is called once, on any thread, before the next step of this fragment.
+        """
+        parts = [(number, self.flats[number].snapshot()) for number in self.numbers(fragment)]
+
+        def differences() -> list[torch.Tensor]:
+            found = []
+            for number, values_of in parts:
+                values = values_of()
+                found.append(torch.sub(self.theta[number], values, out=values))
+            return found
+
+        return differences
+
+    def stage(self, fragment: int | None = None) -> None:
+        """Copies θ to the GPU of the parameters before install(), so that training does not wait for it."""
+        for number in self.numbers(fragment):
+            self.flats[number].stage(self.theta[number])
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def step(self, average: Sequence[torch.Tensor], lr: float, momentum: float, fragment: int | None = None) -> None:
@@ -153,8 +228,7 @@ class OuterParameters:
     def install(self, fragment: int | None = None, mixing: float = 0.0) -> None:
         """Merges the outer parameters into the model: θ_g ← α θ_g + (1 − α) θ, with α = `mixing`."""
         for number in self.numbers(fragment):
-            flat, theta = self.flats[number], self.theta[number]
-            flat.scatter(flat.gather().mul_(mixing).add_(theta, alpha=1 - mixing) if mixing else theta)
+            self.flats[number].scatter(self.theta[number], mixing)
 
     def state(self) -> dict[str, Any]:
         """Returns copies of the outer parameters and momentum, for a checkpoint."""

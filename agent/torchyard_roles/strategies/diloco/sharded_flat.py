@@ -8,10 +8,12 @@ exchange and spread() after it, and the first rank keeps the gathered values in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Callable
 
 import torch
 
 from torchyard_roles.checkpoints.sharded_tensors import set_from_first_rank, whole_values
+from torchyard_roles.exchange.pinned_copies import pinned_copies_of
 from torchyard_roles.strategies.diloco.outer_step import Flat
 
 
@@ -38,7 +40,11 @@ class ShardedFlat(Flat):
         for tensor in self.tensors:
             whole = whole_values(tensor, self._device)
             if self._is_first:
-                values[start : start + tensor.numel()].view(tensor.shape).copy_(whole)
+                part = values[start : start + tensor.numel()]
+                if whole.is_cuda:
+                    pinned_copies_of(whole.device).to_host([(part, whole)])
+                else:
+                    part.view(tensor.shape).copy_(whole)
             start += tensor.numel()
         self._values = values if self._is_first else None
 
@@ -46,8 +52,17 @@ class ShardedFlat(Flat):
         assert self._values is not None
         return self._values.clone()
 
-    def scatter(self, values: torch.Tensor) -> None:
-        self._values = values
+    def snapshot(self) -> Callable[[], torch.Tensor]:
+        assert self._values is not None
+        values = self._values
+        self.release()
+        return lambda: values
+
+    def stage(self, values: torch.Tensor) -> None:
+        """Does nothing: spread() distributes the values from the CPU."""
+
+    def scatter(self, values: torch.Tensor, mixing: float = 0.0) -> None:
+        self._values = self.gather().mul_(mixing).add_(values, alpha=1 - mixing) if mixing else values
 
     def spread(self, device: torch.device, *, is_first: bool) -> None:
         start = 0

@@ -1,8 +1,9 @@
 """The server of a group's first rank, which averages a slice for all groups and sends its state to returning groups.
 
 other group                                   owner of the slice
-   | slice: epoch, weight, differences  --->    |  waits for the slices of all members
-   | <--- average                               |
+   | slice: epoch, weight               --->    |
+   | differences, in messages           --->    |  averages each message of all members
+   | <--- averages, in messages                 |
 returning group                               member
    | state: round                       --->    |
    | <--- θ and m after that round              |
@@ -14,7 +15,8 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -23,33 +25,62 @@ from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.exchange.wire_codec import WireCodec
+from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters
 
 SERVICE = "diloco"
+KEPT_EPOCHS = 8
+"""Number of epochs for which the number of averages is kept: a thread may find late that its epoch was complete."""
+LOOK_EVERY_S = 0.5
 STATE_WAIT_S = 5.0
 """Longest time in seconds for which a returning group waits until a member has taken the outer step of the round."""
 
 
-class Contribution(NamedTuple):
-    """One group's contribution to the average of a slice."""
+@dataclass
+class Contribution:
+    """One group's part of the average of a slice."""
 
     weight: float
     has_finished: bool
-    differences: list[torch.Tensor]
-    """The differences, encoded by the codec that all groups use."""
     square: float = 0.0
-    """The sum of the squares of all parameter differences of the group."""
+    """The sum of squares of all of the group's differences of parameters."""
+    messages: list[torch.Tensor] = field(default_factory=list)
+    """The differences that have arrived, encoded by the wire codec that all groups use."""
+
+
+class Totals(NamedTuple):
+    """The sums of the contributions of all groups to a round."""
+
+    weight: float
+    """The sum of the weights."""
+    square: float
+    """The weighted mean of `Contribution.square`, or 0 if all weights are 0."""
+    has_finished: bool
+    """Whether all groups have finished."""
+
+    @classmethod
+    def of(cls, contributions: Iterable[Contribution]) -> Totals:
+        found = list(contributions)
+        weight = sum(each.weight for each in found)
+        square = sum(each.weight * each.square for each in found) / weight if weight else 0.0
+        return cls(weight, square, all(each.has_finished for each in found))
 
 
 class Mailbox:
-    """The contributions of all groups to this group's slice, and the slice's average, by epoch."""
+    """The contributions to this group's slice, and its average, by epoch.
+
+    The slice is divided into messages. The average of a message is sent as soon as all members have contributed to it,
+    so sums are computed while the network is busy, and groups receive averages while they still send differences.
+    """
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        """Notified of each contribution and average, and of other events that the averaging thread waits for."""
+        """Notified of each message and average, and of other events that the averaging thread waits for."""
         self._contributions: dict[int, dict[int, Contribution]] = {}
         self._averages: dict[int, list[torch.Tensor]] = {}
+        self._connections: dict[int, dict[int, Connection]] = {}
+        self._published: dict[int, int] = {}
+        """The numbers of averages, which are kept for some epochs longer than the averages."""
         self._epoch = 0
         self._closed = False
 
@@ -57,30 +88,86 @@ class Mailbox:
         """Abandons all epochs before `epoch`."""
         with self.changed:
             self._epoch = epoch
-            self._contributions = {number: each for number, each in self._contributions.items() if number >= epoch}
-            self._averages = {number: each for number, each in self._averages.items() if number >= epoch}
+            for by_epoch in (self._contributions, self._averages, self._connections):
+                for number in [number for number in by_epoch if number < epoch]:
+                    del by_epoch[number]
+            self._published = {number: each for number, each in self._published.items() if number > epoch - KEPT_EPOCHS}
             self.changed.notify_all()
 
-    def put(self, epoch: int, group: int, contribution: Contribution) -> None:
+    def put(self, epoch: int, group: int, contribution: Contribution, connection: Connection | None = None) -> None:
+        """Adds a contribution, in place of an earlier one of the same group.
+
+        Args:
+            connection: The connection to which averages are sent.
+        """
         with self.changed:
-            if epoch >= self._epoch:
-                self._contributions.setdefault(epoch, {})[group] = contribution
-                self.changed.notify_all()
+            if epoch < self._epoch:
+                return
+            self._contributions.setdefault(epoch, {})[group] = contribution
+            if connection is not None:
+                self._connections.setdefault(epoch, {})[group] = connection
+                for average in self._averages.get(epoch, ()):
+                    connection.post({}, average)
+            self.changed.notify_all()
+
+    def deliver(self, contribution: Contribution, message: torch.Tensor) -> None:
+        """Adds a message to a contribution."""
+        with self.changed:
+            contribution.messages.append(message)
+            self.changed.notify_all()
 
     def contributions(self, epoch: int) -> dict[int, Contribution]:
         with self.changed:
             return dict(self._contributions.get(epoch, {}))
 
-    def publish(self, epoch: int, average: list[torch.Tensor]) -> None:
+    def due(self, epoch: int, members: int) -> list[tuple[float, torch.Tensor]] | None:
+        """Returns the contributions to the next message to average, or None if some members have not sent theirs.
+
+        Each contribution consists of its share of the sum of all weights, and its differences. They are in the order
+        of groups, so that the sum does not depend on the order of arrival.
+        """
         with self.changed:
-            self._averages[epoch] = average
+            found = self._contributions.get(epoch, {})
+            number = len(self._averages.get(epoch, ()))
+            if len(found) < members or any(len(each.messages) <= number for each in found.values()):
+                return None
+            total = sum(each.weight for each in found.values()) or 1.0
+            return [(found[group].weight / total, found[group].messages[number]) for group in sorted(found)]
+
+    def publish(self, epoch: int, average: torch.Tensor) -> None:
+        """Sends the average of the next message, which must not change any more, to all members."""
+        with self.changed:
+            self._averages.setdefault(epoch, []).append(average)
+            self._published[epoch] = self._published.get(epoch, 0) + 1
+            for connection in self._connections.get(epoch, {}).values():
+                connection.post({}, average)
             self.changed.notify_all()
 
-    def average(self, epoch: int) -> list[torch.Tensor] | None:
-        """Waits for the average of an epoch. Returns None if the epoch is abandoned or close() has been called."""
+    def wait_for_averages(self, epoch: int, messages: int) -> bool:
+        """Waits until all averages of an epoch are published. Returns False if the epoch is abandoned."""
+
+        def is_complete() -> bool:
+            return self._published.get(epoch, 0) >= messages
+
         with self.changed:
-            self.changed.wait_for(lambda: epoch in self._averages or epoch < self._epoch or self._closed)
-            return self._averages.get(epoch)
+            self.changed.wait_for(lambda: is_complete() or epoch < self._epoch or self._closed)
+            return is_complete()
+
+    def totals(self, epoch: int, messages: int, members: int, is_wanted: Callable[[], bool]) -> Totals | None:
+        """Waits until all members have contributed to an epoch and all of its averages are published.
+
+        Returns None if the epoch is abandoned, close() has been called, or `is_wanted` has become false.
+        """
+
+        def is_complete() -> bool:
+            has_averages = self._published.get(epoch, 0) >= messages
+            return has_averages and len(self._contributions.get(epoch, {})) >= members
+
+        with self.changed:
+            while not self.changed.wait_for(lambda: is_complete() or epoch < self._epoch or self._closed, LOOK_EVERY_S):
+                if not is_wanted():
+                    return None
+            return Totals.of(self._contributions[epoch].values()) if is_complete() else None
 
     def close(self) -> None:
         with self.changed:
@@ -103,9 +190,11 @@ class SliceServer:
         mailbox: Mailbox,
         outer: OuterParameters,
         rest: PackedTensors,
-        codec: WireCodec,
+        wire: ErrorFeedbackCodec,
     ) -> None:
-        self._codec = codec
+        self.process = ""
+        """The ID of this process. Callers that expect the one before a restart are refused."""
+        self._wire = wire
         self._listener = listener
         self._admission = Admission(listener, key, name)
         self._name = name
@@ -163,6 +252,9 @@ class SliceServer:
             if introduction.get("service") != SERVICE:
                 connection.refuse(f"{self._name} averages worker groups, and offers no other service.")
                 return
+            if introduction.get("process") not in (None, self.process):
+                connection.refuse(f"{self._name} was restarted.")
+                return
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))
         except PeerLost:
@@ -175,36 +267,33 @@ class SliceServer:
 
     def _answer_all(self, connection: Connection, group: int) -> None:
         while True:
-            header = connection.receive()
-            operation = header.get("op")
-            if operation == "slice":
-                self._average(connection, group, header)
-            elif operation == "state":
-                self._send_state(connection, int(header["round"]))
-            elif operation == "about":
-                connection.send({"has_begun": self._outer.round != NOT_BEGUN})
-            else:
-                raise ProtocolError(f"{operation!r} is not an operation")
+            self._answer(connection, group, connection.receive())
+
+    def _answer(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
+        operation = header.get("op")
+        if operation == "slice":
+            self._average(connection, group, header)
+        elif operation == "state":
+            self._send_state(connection, int(header["round"]))
+        elif operation == "about":
+            connection.send({"has_begun": self._outer.round != NOT_BEGUN})
+        else:
+            raise ProtocolError(f"{operation!r} is not an operation")
 
     def _average(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
         epoch, number, of = int(header["epoch"]), int(header["number"]), int(header["of"])
         if not 0 <= number < of:
             raise ProtocolError(f"there is no slice {number} of {of}")
-        fragment = header.get("fragment")
-        differences = []
-        for flat in (self._outer.flats[each] for each in self._outer.numbers(fragment)):
-            cut = self._codec.cut(flat.elements, number, of)
-            size = self._codec.size(cut.stop - cut.start, flat.dtype)
-            differences.append(torch.empty(size, dtype=torch.uint8, device="cpu"))
-        receive_tensors(connection, differences)
-        weight, square = float(header["weight"]), float(header["square"])
-        self._mailbox.put(epoch, group, Contribution(weight, bool(header["has_finished"]), differences, square))
-        average = self._mailbox.average(epoch)
-        if average is None:
+        messages = self._wire.messages(self._outer.numbers(header.get("fragment")), number, of)
+        own = Contribution(float(header["weight"]), bool(header["has_finished"]), float(header["square"]))
+        self._mailbox.put(epoch, group, own, connection)
+        for message in messages:
+            connection.receive()
+            encoded = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")
+            connection.receive_into(encoded)
+            self._mailbox.deliver(own, encoded)
+        if not self._mailbox.wait_for_averages(epoch, len(messages)):
             connection.send({"abandoned": True})
-        else:
-            connection.send({"epoch": epoch})
-            send_tensors(connection, average)
 
     def _send_state(self, connection: Connection, round_: int) -> None:
         outer = self._outer

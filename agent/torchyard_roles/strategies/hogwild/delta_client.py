@@ -84,7 +84,7 @@ class Calls:
         with closing(self.connect(group, ATTEMPT_S)) as connection:
             connection.send({"op": "rest"})
             connection.receive()
-            values = torch.empty(size, dtype=torch.uint8)
+            values = torch.empty(size, dtype=torch.uint8, device="cpu")
             connection.receive_into(values)
             connection.send({"op": "bye"})
             return values

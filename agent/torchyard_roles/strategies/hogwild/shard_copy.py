@@ -34,7 +34,7 @@ class View(NamedTuple):
 
 def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
     """Allocates one flat tensor on the CPU for each chunk."""
-    return [torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype)) for chunk in chunks]
+    return [torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype), device="cpu") for chunk in chunks]
 
 
 class ShardCopy:

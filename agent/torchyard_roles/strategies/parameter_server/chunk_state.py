@@ -53,7 +53,7 @@ class ChunkState:
     def __init__(self, chunk: Chunk, layout: Layout, optimizer: str, options: remote_optimizer.Arguments) -> None:
         self.chunk = chunk
         self.lock = threading.Lock()
-        self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype))
+        self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype), device="cpu")
         self.sums: dict[tuple[int, int], Sum] = {}
         self.changes: dict[tuple[int, int], torch.Tensor] = {}
         """Parameters that the script has changed, by (group, round). The step of that round starts from them."""

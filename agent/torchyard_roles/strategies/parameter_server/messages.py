@@ -60,7 +60,7 @@ def receive_text(connection: Connection, header: dict[str, Any]) -> Any:
     size = header.get("bytes", 0)
     if not 0 < size <= MAX_TEXT:
         raise ProtocolError(f"{connection.peer} announced {size} bytes of text; at most {MAX_TEXT} are taken.")
-    received = torch.empty(size, dtype=torch.uint8)
+    received = torch.empty(size, dtype=torch.uint8, device="cpu")
     connection.receive_into(received)
     try:
         return json.loads(bytes(received.tolist()) if size < 4096 else received.numpy().tobytes())

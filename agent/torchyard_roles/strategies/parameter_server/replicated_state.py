@@ -43,8 +43,8 @@ class ReplicatedState:
         self.constants: torch.Tensor | None = None
 
     def empty(self, name: str) -> torch.Tensor:
-        """Returns a tensor of torch.uint8 into which the state with this name can be received."""
-        return torch.empty(self._sizes[name], dtype=torch.uint8)
+        """Returns a tensor of torch.uint8 into which the named state can be received."""
+        return torch.empty(self._sizes[name], dtype=torch.uint8, device="cpu")
 
     def take_buffers(self, session: Receiver, values: torch.Tensor, groups: Iterable[int]) -> None:
         """Stores the buffers that a session has sent. They become valid for these groups after the current round."""

@@ -342,7 +342,7 @@ class ServerLink:
             self._take_held(header)
         elif op in self.rows:
             size, take = self.rows[op]
-            values = torch.empty(size, dtype=torch.uint8)
+            values = torch.empty(size, dtype=torch.uint8, device="cpu")
             connection.receive_into(values)
             take(values)
         elif op == "refused":

@@ -39,7 +39,7 @@ class PartMemory:
             spare = self._spare.get((size, dtype))
             if spare:
                 return spare.pop()
-        return torch.empty(size // dtype.itemsize, dtype=dtype)
+        return torch.empty(size // dtype.itemsize, dtype=dtype, device="cpu")
 
     def give_back(self, part: Part) -> None:
         if part.owned:

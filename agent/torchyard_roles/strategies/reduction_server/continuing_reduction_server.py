@@ -24,7 +24,8 @@ import concurrent.futures
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Callable, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, NoReturn
 
 import torch
 
@@ -34,7 +35,9 @@ from torchyard_roles.strategies.all_reduce import hardware
 from torchyard_roles.strategies.continuing_all_reduce import ContinuingAllReduce
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import Average
+from torchyard_roles.strategies.nccl_group import LONGEST_PAUSE_S
 from torchyard_roles.strategies.reduction_server import reduction_plan
+from torchyard_roles.strategies.reduction_server.hierarchical_reduction import HierarchicalReduction, LocalGroups
 from torchyard_roles.strategies.reduction_server.reducer import Reducer
 from torchyard_roles.strategies.reduction_server.reducer_client import (
     CONNECT_S,
@@ -59,7 +62,7 @@ NEWS_S = 5.0
 class ReducedGroup(ReplaceableGroup):
     """A replaceable group with connections to the reducers. Each worker has one rank."""
 
-    def __init__(self, store: JoinStore, environment: Environment) -> None:
+    def __init__(self, store: JoinStore, environment: Environment, device: torch.device) -> None:
         self._environment = environment
         peers = environment.peers
         self._trainers = [Peer(each.name, each.address, each.port) for each in peers.trainers]
@@ -71,7 +74,9 @@ class ReducedGroup(ReplaceableGroup):
         self._rounds = 0
         """The rounds of the current membership."""
         self._others = {(each.address, each.port) for each in (*peers.reducer, *self._trainers)}
-        super().__init__(store, environment)
+        self._staged: HierarchicalReduction | None = None
+        """The copies between a GPU and the client of the current membership."""
+        super().__init__(store, environment, device)
 
     @property
     def client(self) -> ReduceClient | None:
@@ -92,6 +97,10 @@ class ReducedGroup(ReplaceableGroup):
         client = self.client
         if client is None:
             return _fail
+        if flat.is_cuda:
+            staged = self._staged = self._staged or HierarchicalReduction(client, LocalGroups([1], 0), self._device)
+            copied = staged.average(flat, round_, bucket)
+            return lambda: self._result_on_gpu(staged, copied)
         future = client.reduce(flat, round_, bucket)
         return lambda: self._result(future)
 
@@ -108,8 +117,9 @@ class ReducedGroup(ReplaceableGroup):
 
     def close(self) -> None:
         connecting, self._connecting = self._connecting, None
+        staged, self._staged = self._staged, None
         if connecting is not None:
-            _end(connecting, goodbye=True)
+            _end(connecting, staged, goodbye=True)
         super().close()
         if self._reducer is not None:
             self._reducer.finish(FINISH_S)
@@ -165,9 +175,11 @@ class ReducedGroup(ReplaceableGroup):
 
     def _shut_down(self) -> None:
         connecting, self._connecting = self._connecting, None
+        staged, self._staged = self._staged, None
         if connecting is not None:
-            # Disconnecting waits for the threads of the connections, and for a connection attempt in progress.
-            threading.Thread(target=_end, args=(connecting,), name="torchyard-disconnect", daemon=True).start()
+            # The disconnection waits for the threads of the connections, and for a connection in progress.
+            disconnect = partial(_end, connecting, staged)
+            threading.Thread(target=disconnect, name="torchyard-disconnect", daemon=True).start()
         super()._shut_down()
 
     def _is_other(self, connection: socket.socket) -> bool:
@@ -189,6 +201,18 @@ class ReducedGroup(ReplaceableGroup):
             else:
                 return
 
+    def _result_on_gpu(self, staged: HierarchicalReduction, copied: Any) -> None:
+        """Waits for a bucket that is copied from the GPU and back. Raises Interrupted, or the error of the reducers."""
+        deadline = time.monotonic() + STEP_S
+        while not copied.done():
+            self._check_members()
+            if time.monotonic() > deadline:
+                raise Interrupted("not all ranks came in time")
+            time.sleep(LONGEST_PAUSE_S)
+        if staged.failure is not None:
+            self._interrupt(staged.failure)
+        copied.wait()  # The current stream waits for the copy to the GPU.
+
     def _interrupt(self, error: RolesError) -> NoReturn:
         """Raises Interrupted if a worker was lost or there is a new membership, and otherwise `error`."""
         reducers = [each.name for each in self._environment.peers.reducer]
@@ -198,12 +222,16 @@ class ReducedGroup(ReplaceableGroup):
         raise error
 
 
-def _end(connecting: Future[ReduceClient], *, goodbye: bool = False) -> None:
+def _end(
+    connecting: Future[ReduceClient], staged: HierarchicalReduction | None = None, *, goodbye: bool = False
+) -> None:
     try:
         client = connecting.result()
     except Exception:  # The client could not connect, so there is nothing to close.
         return
     client.close(goodbye=goodbye)
+    if staged is not None:
+        staged.close()
 
 
 def _fail() -> NoReturn:
@@ -227,10 +255,10 @@ class ContinuingReductionServer(ContinuingAllReduce):
             )
         super().start(device)
 
-    def _make_group(self, store: JoinStore) -> ReplaceableGroup:
+    def _make_group(self, store: JoinStore, device: torch.device) -> ReplaceableGroup:
         if self._plan.kind == "ring":
-            return super()._make_group(store)
-        return ReducedGroup(store, self._environment)
+            return super()._make_group(store, device)
+        return ReducedGroup(store, self._environment, device)
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         group = self.members

@@ -204,7 +204,7 @@ class HierarchicalReduction:
         """Returns the pinned memory for this bucket, which is reused in every step."""
         key = (bucket.number[1], bucket.flat.numel(), bucket.flat.dtype)
         if key not in self._pinned:
-            self._pinned[key] = torch.empty(bucket.flat.numel(), dtype=bucket.flat.dtype, pin_memory=True)
+            self._pinned[key] = torch.empty(bucket.flat.numel(), dtype=bucket.flat.dtype, device="cpu", pin_memory=True)
         return self._pinned[key]
 
 

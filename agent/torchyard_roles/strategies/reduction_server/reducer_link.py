@@ -71,13 +71,13 @@ class Memory:
         try:
             memory = self._spare.pop()
         except IndexError:
-            memory = torch.empty(0, dtype=torch.uint8)
+            memory = torch.empty(0, dtype=torch.uint8, device="cpu")
         if memory.numel() < size:
-            memory = torch.empty(max(size, self._chunk_bytes), dtype=torch.uint8)
+            memory = torch.empty(max(size, self._chunk_bytes), dtype=torch.uint8, device="cpu")
         return memory[:size].view(like.dtype)
 
     def give_back(self, kept: torch.Tensor) -> None:
-        whole = torch.empty(0, dtype=torch.uint8).set_(kept.untyped_storage())
+        whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(kept.untyped_storage())
         if whole.numel() == self._chunk_bytes:
             self._spare.append(whole)
 

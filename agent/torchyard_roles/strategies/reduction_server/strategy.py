@@ -18,6 +18,7 @@ from torchyard_roles.strategies.all_reduce import AllReduce, hardware
 from torchyard_roles.strategies.gloo_group import naming_lost_ranks
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import Average
+from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.reduction_server import reduction_plan
 from torchyard_roles.strategies.reduction_server.hierarchical_reduction import (
     HierarchicalReduction,
@@ -60,6 +61,7 @@ class ReductionServer(AllReduce):
             bucket_bytes=self._environment.options.bucket_mb * 1024 * 1024,
             hardware=hardware(device),
             after_round=self._after_round,
+            noise=GradientNoise(self._world_size),
         )
 
     def _through_reducers(self) -> Average:

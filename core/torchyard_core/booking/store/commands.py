@@ -30,6 +30,9 @@ from torchyard_core.next_steps import joined
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
 """Length of a series without an end if no rule limits the horizon."""
 
+_USERS_FIELDS = ("title", "purpose", "gpus", "start", "end", "stop_at_end", "is_live")
+"""Attributes of a booking that users set. A launch on the booking changes others."""
+
 
 @dataclass(frozen=True)
 class SkippedOccurrence:
@@ -151,11 +154,15 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
         run_id: str | None = None,
+        expected: Booking | None = None,
     ) -> Booking:
-        """Changes the given fields of a booking. The start and the GPUs of a running booking cannot be changed."""
+        """Changes the given fields of a booking. The start and the GPUs of a running booking cannot be changed.
+
+        If `expected` is given, raises Refused unless the booking still has its times, GPUs, texts and setting.
+        """
 
         def attempt(connection: Connection) -> Booking:
-            booking = self._writer.load_own(connection, booking_id)
+            booking = self._load_expected(connection, booking_id, expected)
             changes = {"start": start, "end": end, "gpus": gpus, "title": title, "purpose": purpose}
             wanted = _changed(booking, **changes, stop_at_end=stop_at_end, run_id=run_id)
             now, rules = self._writer.begin(connection, booking.owner, {*booking.gpus, *wanted.gpus})
@@ -223,11 +230,11 @@ class BookingCommands:
 
         return self._transactions.run(attempt, frees=True)
 
-    def release(self, booking_id: str) -> Booking:
-        """Releases a running booking immediately, or cancels a future one."""
+    def release(self, booking_id: str, *, expected: Booking | None = None) -> Booking:
+        """Releases a running booking immediately, or cancels a future one. `expected` is as for `change`."""
 
         def attempt(connection: Connection) -> Booking:
-            booking = self._writer.load_own(connection, booking_id)
+            booking = self._load_expected(connection, booking_id, expected)
             now = self._session.now(connection)
             if refused := check_not_ended(booking, now):
                 raise refused
@@ -326,6 +333,17 @@ class BookingCommands:
             connection.execute(delete(tables.logins))
             if rows:
                 connection.execute(insert(tables.logins), rows)
+
+    def _load_expected(self, connection: Connection, booking_id: str, expected: Booking | None) -> Booking:
+        """Returns a booking that the user may change. Raises Refused if it differs from `expected`."""
+        booking = self._writer.load_own(connection, booking_id)
+        if expected is None or all(getattr(booking, name) == getattr(expected, name) for name in _USERS_FIELDS):
+            return booking
+        last = next(iter(reversed(self._queries.load_history(connection, booking_id))), None)
+        verb = "changed" if booking.is_live else "cancelled" if booking.state is State.CANCELLED else "released"
+        who = f" by {last.person}" if last is not None and last.person else ""
+        when = wall_clock(booking.changed, booking.zone, "%a %Y-%m-%d %H:%M")
+        raise Refused(f"“{booking.title}” was {verb}{who} on {when}, and stays as it is", code="changed_meanwhile")
 
     def _only_admins(self, what: str) -> None:
         if not self._session.is_admin:

@@ -125,10 +125,13 @@ class BookingQueries:
 
     def history(self, booking_id: str) -> tuple[Change, ...]:
         """Returns the changes to a booking, oldest first. Changes made by versions without an audit log are missing."""
-        table = tables.booking_history
-        chosen = select(table).where(table.c.booking_id == booking_id).order_by(table.c.id)
         with self._session.transaction() as connection:
-            rows = connection.execute(chosen).all()
+            return self.load_history(connection, booking_id)
+
+    def load_history(self, connection: Connection, booking_id: str) -> tuple[Change, ...]:
+        """As `history`, within a transaction."""
+        table = tables.booking_history
+        rows = connection.execute(select(table).where(table.c.booking_id == booking_id).order_by(table.c.id)).all()
         noted = []
         for row in self._session.readable(rows, lambda row: f"the entry {row.id} in the history of {booking_id}"):
             try:

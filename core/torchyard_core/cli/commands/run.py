@@ -235,7 +235,7 @@ def follow(started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interru
     """Shows the run until its end. Returns its last event, or None if the user left the run running."""
     from torchyard_core.cli.views.replica_logs import ChiefLog
 
-    chief = started.plan.worlds[0].master if started.plan.worlds else started.plan.replicas[0].name
+    chief = started.shown_replica
     log = ChiefLog(started.run_id, chief, started.primary, fleet.link, lambda line: view.print_log(chief, line))
     with log:
         ended = follow_events(started, fleet, view, interrupts, log, as_json=as_json)

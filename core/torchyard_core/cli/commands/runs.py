@@ -60,7 +60,11 @@ STOP_WITHIN_S = 300.0
 
 
 @app.command("list")
-def list_all(context: typer.Context, as_json: Json = False) -> None:
+def list_all(
+    context: typer.Context,
+    trials: Annotated[bool, typer.Option("--trials", help="Also list the trials of sweeps.")] = False,
+    as_json: Json = False,
+) -> None:
     """List the runs that are known to the hosts and to this desktop, newest first.
 
     Exit code 3: a host could not be reached; its runs are listed with their last known state.
@@ -72,6 +76,7 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
         links, errors = reach(fleet, fleet.listing)
         runs = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
         sync_calendar(chosen, fleet)
+    runs = [run for run in runs if trials or not run.sweep_run]
     for error in errors.values():
         remark(f"torchyard: {error.sentence()}")
     if as_json:

@@ -42,6 +42,12 @@ class SlurmEngine:
                 code="no_booking",
                 hint="Leave the booking out; --at gives the job's earliest start.",
             )
+        if request.create is not None:
+            raise UsageError(
+                "A sweep cannot run on a cluster yet.",
+                code="no_sweep",
+                hint="Run it on hosts of the fleet file, or launch its trials one by one.",
+            )
         return SlurmLaunch(
             request.source,
             request.topology,

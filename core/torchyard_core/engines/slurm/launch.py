@@ -25,7 +25,7 @@ from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.launch.restart import provide_code
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.snapshot_upload import upload_to_all
-from torchyard_core.launch.submission import run_start, take_back
+from torchyard_core.launch.submission import policy_of, run_start, take_back
 from torchyard_core.next_steps import ValidateTopology
 
 SUBMIT_TIMEOUT_S = 120.0
@@ -54,7 +54,7 @@ class SlurmLaunch(Launch):
             description = self.description or ClusterDescription.read(login, hosts.cluster)
             for check in description.checks(hosts.cluster):
                 progress.report_check(check)
-            planned = self._planned(description)
+            planned = self._plan_on(description)
             components = components_of(planned)
             planned = renumbered(planned, hosts.cluster)
             components = _renamed(components, planned)
@@ -76,11 +76,14 @@ class SlurmLaunch(Launch):
                 provide_code(self.again.run_id, root, self.again.links, own, self.hosts, progress)  # type: ignore[arg-type]
             params = self._submission(planned, components, root)
             submitted = True
-            answer = self._submit(links[primary], params)
+            answer = self._submit_job(links[primary], params)
             progress.report_check(Check("starting", hosts.cluster.name, True, f"job {answer['job_id']} submitted"))
             timings["submitted_s"] = progress.elapsed_s()
             progress.stop_if_cancelled()
-            started = StartedRun(self.run_id, planned, links[primary], dict(links), timings, Reservation(), root)
+            started = StartedRun(
+                *(self.run_id, planned, links[primary], dict(links), timings, Reservation(), root),
+                shown_replica=self._shown_replica(planned),
+            )
         except BaseException:  # BaseException includes KeyboardInterrupt: the job must not stay in the queue.
             self._over.set()
             if submitted:
@@ -96,7 +99,7 @@ class SlurmLaunch(Launch):
         """
         cluster = self._cluster.cluster
         description = self.description or ClusterDescription.read(self._cluster.login(), cluster)
-        components = components_of(self._planned(description))
+        components = components_of(self._plan_on(description))
         text = job_script("RUN-ID", self.topology, cluster, components, self._delay_s)
         command = "PYTHON -I -S AGENT/torchyard_agent/__main__.py slurm-batch JOB-FOLDER"
         return text.replace(SUBMISSION, command).replace(FOLDER, "JOB-FOLDER")
@@ -112,14 +115,17 @@ class SlurmLaunch(Launch):
 
     def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
         record = super().record(started, file, is_confirmed=is_confirmed)
-        return replace(record, state="waiting", planned=without_placeholders(record.planned))
+        return replace(record, state="waiting")
+
+    def _planned(self, planned: Plan) -> list[dict[str, Any]]:
+        return without_placeholders(planned_replicas(planned))
 
     @property
     def _cluster(self) -> ClusterHosts:
         assert self.cluster is not None
         return self.cluster
 
-    def _planned(self, description: ClusterDescription) -> Plan:
+    def _plan_on(self, description: ClusterDescription) -> Plan:
         """Returns the plan on slots. Raises RunFailed for a problem of the topology or too few nodes."""
         slots, topology = description.plan_input(self._cluster.cluster, self.topology)
         found = replace(self.source, topology=topology).check(slots)
@@ -151,7 +157,6 @@ class SlurmLaunch(Launch):
         """Returns the parameters of the agent's `run.submit`."""
         cluster = self._cluster.cluster
         record = self._record(planned, Reservation(), ())
-        record["replicas"] = without_placeholders(planned_replicas(planned))
         ports = ports_needed(planned)
         prepare = {
             slot: {
@@ -186,7 +191,8 @@ class SlurmLaunch(Launch):
             for slot in planned.hosts
         }
         plans = cluster_plan(planned, sites, self.run_id, lineage=self._lineage)
-        start = run_start(self.topology, [], plans, {}, Reservation())
+        carry = self.topology.program.checkpoint_dir is None
+        start = run_start(self.topology, [], *plans, policy_of(self.topology), {}, Reservation(), carry=carry)
         start["setup"] = [*cluster.setup, *start["setup"]]
         if "host_wait_s" not in self.topology.program.model_fields_set:
             start["policy"]["host_wait_s"] = HOST_WAIT_S
@@ -208,7 +214,7 @@ class SlurmLaunch(Launch):
             },
         }
 
-    def _submit(self, link: Any, params: dict[str, Any]) -> dict[str, Any]:
+    def _submit_job(self, link: Any, params: dict[str, Any]) -> dict[str, Any]:
         pending = in_background(link.call, "run.submit", params, SUBMIT_TIMEOUT_S)
         try:
             answer: dict[str, Any] = self._progress.wait_for_all({link.host: pending}, "starting")[link.host]

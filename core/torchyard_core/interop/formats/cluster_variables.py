@@ -123,6 +123,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
         max_restarts=0,
         tf_master_name=topology.program.tf_master_name.value,
         trial=None,
+        params={},
         several=replicas > 1,
         job=topology.model_dump(mode="json", exclude_unset=True, exclude={"layout"}),
         masters={},

@@ -44,6 +44,8 @@ class RunRecord:
     """ID of the ended run that was restarted as this one."""
     booking: str = ""
     """ID of the booking that held the run's GPUs."""
+    sweep: str = ""
+    """Text of the search file, if the run is a sweep."""
     is_confirmed: bool = True
     """Whether the primary has confirmed that it started the run."""
 

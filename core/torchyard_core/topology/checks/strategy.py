@@ -39,8 +39,8 @@ def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
         return  # With launcher `command`, the framework and not the strategy determines what the servers do.
     finding = warning_finding if spec.kind is StrategyKind.NONE else error_finding
     for position, pool in enumerate(topology.pools):
-        if pool.role in (Role.PS, Role.REDUCER) and pool.role is not spec.server_role:
-            users = " or ".join(other.kind for other in all_specs() if other.server_role is pool.role)
+        if pool.role in (Role.PS, Role.REDUCER) and pool.role not in spec.server_roles:
+            users = " or ".join(other.kind for other in all_specs() if pool.role in other.server_roles)
             message = (
                 f"pool `{pool.name}` has nothing to do: {spec.kind} uses no {pool.role}. "
                 f"Remove it, or set strategy.kind to {users}"

@@ -36,7 +36,7 @@ from functools import partial
 from math import inf
 from types import MappingProxyType
 
-from torchyard_core.next_steps import AddHost, CheckHosts
+from torchyard_core.next_steps import AddHost, CheckHosts, DeployAgent
 from torchyard_core.problems import LineOf, Problem, no_lines
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.machine_types import same_machine, with_machine_sizes
@@ -446,8 +446,8 @@ class _PlacementAttempt:
         for capacity in self._capacities:
             if capacity.host.name in used and not capacity.host.checked:
                 name = capacity.host.name
-                message = f"{name} has not been checked; assuming it fits"
-                step = CheckHosts((name,))
+                message = f"{name} {capacity.host.unchecked_reason}; assuming it fits"
+                step = DeployAgent(name) if capacity.host.lacks_agent else CheckHosts((name,))
                 self._problems.append(
                     Problem("warning", "unchecked-host", message, path=f"hosts.{name}", next_step=step)
                 )

@@ -147,7 +147,7 @@ def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ..
     chosen = preset(key)
     if topology.program.launcher is Launcher.COMMAND:
         return {}  # With launcher `command`, the framework determines what its servers do.
-    used = {spec_of(StrategyKind(chosen.strategy["kind"])).server_role, *(pool.role for pool in chosen.pools)}
+    used = {*spec_of(StrategyKind(chosen.strategy["kind"])).server_roles, *(pool.role for pool in chosen.pools)}
     names = {
         role: tuple(replica.name for replica in replicas_of(topology) if replica.role is role)
         for role in (Role.PS, Role.REDUCER)

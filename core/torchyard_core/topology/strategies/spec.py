@@ -66,7 +66,7 @@ class Participants:
     groups: tuple[tuple[Replica, ...], ...]
     """The worker groups, without empty ones."""
     servers: tuple[Replica, ...]
-    """Replicas of the strategy's `server_role`."""
+    """Replicas of the strategy's `server_roles`."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ class StrategySpec:
     preset: StrategyPreset | None = None
     server_role: Role | None = None
     """Role of the servers that the strategy uses."""
+    other_server_role: Role | None = None
+    """Role of the servers that the strategy can use instead."""
     servers_are_optional: bool = False
     """Whether the strategy also works without these servers."""
     is_asynchronous: bool = False
@@ -103,6 +105,10 @@ class StrategySpec:
     """Yields problems that are specific to this strategy."""
     check_script: Callable[[Strategy, str, str], Findings] = lambda *given: iter(())
     """Yields problems of the script, from its path and source."""
+
+    @property
+    def server_roles(self) -> tuple[Role, ...]:
+        return tuple(role for role in (self.server_role, self.other_server_role) if role is not None)
 
     @property
     def settings(self) -> frozenset[str]:

@@ -87,6 +87,8 @@ class Traffic:
     """Worker and server groups. Groups of a kind are listed only if there are several."""
     trainers_reduce: bool = False
     """Whether trainers also perform the work of servers, as in Hogwild, DiLoCo and a mixed reduction."""
+    has_reducers: bool = False
+    """Whether the servers are reducers, which hold no parameters."""
 
     def of(self, pattern: Pattern) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles if bundle.pattern is pattern)

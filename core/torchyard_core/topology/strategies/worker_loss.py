@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchyard_core.problems import Findings, error_finding, warning_finding
-from torchyard_core.topology.model import OnWorkerLoss, Role, Shard, Topology
+from torchyard_core.topology.model import OnWorkerLoss, Role, Shard, StrategyKind, Topology
 from torchyard_core.topology.strategies.spec import StrategySetting
 
 WORKER_LOSS_SETTING = StrategySetting(
@@ -28,10 +28,10 @@ def check_worker_loss(topology: Topology) -> Findings:
     for position, pool in enumerate(topology.pools):
         if not pool.role.trains:
             continue
-        if pool.gpus:
+        if pool.gpus > 1 and topology.strategy.kind is StrategyKind.REDUCTION_SERVER:
             message = (
-                f"pool `{pool.name}` trains on GPUs, and on_worker_loss: continue is for CPUs in this version. Set it "
-                "to restart"
+                f"pool `{pool.name}` has {pool.gpus} GPUs for each replica, and reduction_server continues without a "
+                "lost worker only if each worker has one. Set gpus to 1, or on_worker_loss to restart"
             )
             yield error_finding("worker-loss", message, "pools", position, "gpus")
         if pool.role is Role.WORKER and (pool.min_replicas is None or pool.min_replicas >= pool.replicas):

@@ -86,7 +86,7 @@ class CalendarView(CalendarGeometry):
         self.still = SnapshotCache(self, self._paint_still)
         self._painter = CalendarPainter()
         self._keys = KeyboardInput(self)
-        self.tip = DragTooltip(self.viewport())
+        self.tip = DragTooltip(self)
         self.setFrameShape(QAbstractScrollArea.Shape.NoFrame)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

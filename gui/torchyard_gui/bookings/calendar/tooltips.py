@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtCore import QPoint, QRect, Qt
+from PySide6.QtWidgets import QAbstractScrollArea, QLabel
 
 from torchyard_core.booking.model import Booking, Slot
 from torchyard_gui.bookings import labels
@@ -57,14 +57,15 @@ def cursor_description(
     return f"{text}. {booking_tooltip(block.booking, picture, zone)}" if block is not None else text
 
 
-WIDEST = 320
+WIDEST = 380
 
 
 class DragTooltip(QLabel):
-    """Tool tip inside the calendar that lets mouse events through."""
+    """Tool tip over the calendar, and over an open drawer, that lets mouse events through."""
 
-    def __init__(self, ground: QWidget):
-        super().__init__(ground)
+    def __init__(self, calendar: QAbstractScrollArea):
+        super().__init__(calendar)
+        self._calendar = calendar
         self.setProperty("popup", True)
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setWordWrap(True)
@@ -76,15 +77,16 @@ class DragTooltip(QLabel):
     def say(self, text: str, at: QPoint, *, is_bad: bool) -> None:
         self.setText(text)
         set_ink(self, "fail" if is_bad else "")
-        # The viewport is requested at each call, because a stored Python object of it could become invalid.
-        ground = self.parentWidget()
-        assert ground is not None
-        room = ground.rect()
+        ground, viewport = self._calendar.window(), self._calendar.viewport()
+        if self.parentWidget() is not ground:
+            self.setParent(ground)  # As a child of the calendar, it would lie below a drawer that covers the calendar.
+        room = QRect(viewport.mapTo(ground, QPoint()), viewport.size())
+        at = viewport.mapTo(ground, at)
         width = min(self.fontMetrics().boundingRect(0, 0, WIDEST, 400, 0, text).width() + 26, WIDEST + 26)
         self.setFixedWidth(width)
         self.setFixedHeight(self.heightForWidth(width))
         place = at + QPoint(14, 18)
-        place.setX(max(0, min(place.x(), room.right() - width - 4)))
+        place.setX(max(room.left(), min(place.x(), room.right() - width - 4)))
         if place.y() + self.height() > room.bottom():
             place.setY(at.y() - self.height() - 10)
         self.move(place)

@@ -154,7 +154,9 @@ class BookingDialog(QDialog):
                     self,
                 )
             else:
-                self.model.act(lambda store: change_to(store, before, draft), self._changed, self._failed, self)
+                self.model.act(
+                    lambda store: change_to(store, before, draft, expected=before), self._changed, self._failed, self
+                )
         else:
             self.model.act(
                 lambda store: BookGpus(store).book(draft, rule, free_ones=free_ones), self._series, self._failed, self

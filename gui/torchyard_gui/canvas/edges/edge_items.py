@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsPathItem, QStyleOptionGrap
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.edges.gutters import Point
 from torchyard_gui.canvas.edges.routes import Branch, Hop, Trunk, arrow_at
+from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -243,7 +244,9 @@ def wrapped_label(text: str, width: float) -> list[str]:
 
 
 def paint_pill(painter: QPainter, at: Point, lines: Sequence[str]) -> None:
-    """Paints the lines of a label in a pill centred at `at`."""
+    """Paints the lines of a label in a pill centred at `at`, at a zoom at which they can be read."""
+    if level_of(painter.worldTransform().m11()) is not Level.FULL:
+        return
     box = pill_box(at, lines)
     painter.setPen(paint_cache.outline("hair"))
     painter.setBrush(theme().brush("s1"))

@@ -40,6 +40,8 @@ class HostTraffic:
     neighbours: tuple[tuple[str, str], ...] = ()
     checkpoints: tuple[tuple[str, str], ...] = ()
     in_step: bool = True
+    has_reducers: bool = False
+    """Whether the hosts that serve have reducers."""
     label: tuple[str, ...] = ()
     """Parts of the pill's text."""
     count: int = 0
@@ -79,6 +81,7 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
         neighbours=_pairs(traffic, Pattern.NEIGHBOURS, host_of),
         checkpoints=_pairs(traffic, Pattern.CHECKPOINTS, host_of),
         in_step=not spec_of(strategy.kind).is_asynchronous,
+        has_reducers=traffic.has_reducers,
         label=_label(strategy),
         count=count if count > MOST_EDGES else 0,
     )

@@ -57,6 +57,8 @@ class RackContent:
     cpus: int | None = None
     memory_gb: float | None = None
     checked: bool = False
+    unchecked_reason: str = ""
+    """Why the host is not checked, such as `has not been checked`; "" for a checked host."""
     reasons: tuple[str, ...] = ()
     """For the tray: the reasons why its replicas cannot be placed."""
     section: str = ""
@@ -195,6 +197,7 @@ def _rack(
         host.cpus,
         host.memory_gb,
         host.checked,
+        "" if host.checked else host.unchecked_reason,
         section=section,
     )
 

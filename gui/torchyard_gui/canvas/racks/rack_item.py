@@ -129,7 +129,8 @@ class RackItem(QGraphicsRectItem):
         if slot is not None:
             held = self.host.held.get(slot) if self.host is not None else None
             return held or labels.slot_sentence(self.content, slot)
-        return labels.rack_sentence(self.content, labels.use_of(self.content, self.host, self._states))
+        use = labels.use_of(self.content, self.host, self._states)
+        return labels.rack_sentence(self.content, use, self.host.name if self.host is not None else "")
 
     def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
         level = level_of(self._zoom)

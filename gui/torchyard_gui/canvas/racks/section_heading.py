@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QStyleOptionGraphicsItem, QWidget
 
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import SECTION_GAP
+from torchyard_gui.theme.theme import theme
 
 ABOVE_RACKS = 6.0
 """Distance of the text from the racks, in screen pixels."""
 GAP = 9.0
+ASCENT, DESCENT, PAD = 13.0, 4.0, 3.0
+"""Extent of the background around the baseline of the text, in screen pixels."""
+OVER_EDGES = 1.5
+"""Z value of headings, above that of the layer of edges."""
 
 
 class SectionHeading(QGraphicsRectItem):
@@ -25,6 +30,7 @@ class SectionHeading(QGraphicsRectItem):
         self._box = Box(0, 0, 0, 0)
         self._zoom = 1.0
         self.setPen(Qt.PenStyle.NoPen)
+        self.setZValue(OVER_EDGES)
         self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
 
     def set_box(self, box: Box) -> None:
@@ -43,14 +49,28 @@ class SectionHeading(QGraphicsRectItem):
             self._zoom = zoom
             self.update()
 
+    def text_rect(self) -> QRectF:
+        """Returns the box of the text, in coordinates of the scene."""
+        zoom = min(self._zoom, 1.0)
+        name, summary = self._texts()
+        width = paint_cache.width_of(name, "strong")
+        width += GAP + paint_cache.width_of(summary, "small") if summary else 0
+        top = self._box.bottom - (ABOVE_RACKS + ASCENT) / zoom
+        return QRectF(self._box.x - PAD / zoom, top, (width + 2 * PAD) / zoom, (ASCENT + DESCENT) / zoom)
+
+    def _texts(self) -> tuple[str, str]:
+        """Returns the name and the summary, shortened to the section's width."""
+        width = int(self._box.width * min(self._zoom, 1.0))
+        name = paint_cache.elided(self.name, width, "strong")
+        left = width - paint_cache.width_of(name, "strong") - GAP
+        return name, paint_cache.elided(self.summary, int(left), "small")
+
     def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
         zoom = min(self._zoom, 1.0)
+        painter.fillRect(self.text_rect(), theme().brush("s0"))  # Lines between hosts pass behind the text.
         painter.translate(self._box.x, self._box.bottom)
         painter.scale(1 / zoom, 1 / zoom)
-        width = int(self._box.width * zoom)
-        name = paint_cache.elided(self.name, width, "strong")
-        paint_cache.write(painter, 0, -ABOVE_RACKS, name, "text", "strong")
+        name, summary = self._texts()
         x = paint_cache.width_of(name, "strong") + GAP
-        paint_cache.write(
-            painter, x, -ABOVE_RACKS, paint_cache.elided(self.summary, int(width - x), "small"), "text2", "small"
-        )
+        paint_cache.write(painter, 0, -ABOVE_RACKS, name, "text", "strong")
+        paint_cache.write(painter, x, -ABOVE_RACKS, summary, "text2", "small")

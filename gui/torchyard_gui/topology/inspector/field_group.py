@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from torchyard_core.topology.model import FrozenModel
-from torchyard_gui.topology.inspector.fields import ChoiceField, Field, LinesField
+from torchyard_gui.topology.inspector.fields import ChoiceField, Field
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.screen_reader import announce
@@ -55,9 +54,6 @@ class Group(QWidget):
         row.setToolTip(tip)
         field.committed.connect(lambda value: self._commit(key, value, label))
         field.misread.connect(lambda why: self._refuse(key, why))
-        if isinstance(field, LinesField) and (grid := row.layout()) is not None:
-            grid.setAlignment(row.name, Qt.AlignmentFlag.AlignTop)
-            row.name.setContentsMargins(0, 6, 0, 0)
         self.rows[key] = row
         self._layout.addWidget(row)
         return row

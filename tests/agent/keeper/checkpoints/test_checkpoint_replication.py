@@ -199,7 +199,7 @@ def test_saved_checkpoints_are_journaled_once_also_on_a_single_host(run_scenario
         first = save(checkpoints(chief), 10, 1000)
         await eventually(lambda: saved() == [first])
         last = save(checkpoints(chief), 20, 1000)
-        go(chief)  # The run ends before the next scan.
+        go(chief)  # The run ends before the keeper looks for new checkpoints again.
         assert (await cluster.end())["state"] == "succeeded"
         assert saved() == [first, last]
 

@@ -107,8 +107,7 @@ def test_an_interrupted_transfer_is_resumed(tmp_path: Path) -> None:
     asyncio.run(scenario())
     assert same(source / name, target / name)
     assert there(target) == [name]
-    # The additional block is checkpoint.json, and the blocks that were in the buffer of the broken socket are sent
-    # again.
+    # The subtracted block is checkpoint.json. Blocks that were in the buffer of the broken socket are sent again.
     assert 10 <= sum(pieces) - 1 <= 14
 
 
@@ -142,7 +141,10 @@ def test_a_checkpoint_marked_as_final_is_copied_again_with_its_mark_only(tmp_pat
 
 
 def test_another_save_of_the_same_step_is_copied_completely(tmp_path: Path) -> None:
-    """A chief with asynchronous worker groups saves the final state of all groups at the same step."""
+    """With asynchronous worker groups, the chief may save a step twice.
+
+    The second save has the final state of all groups.
+    """
     source, target = tmp_path / "source", tmp_path / "target"
     name = save(source, 1, 3 * file_transfer.PIECE)
     shutil.copytree(source / name, target / name)

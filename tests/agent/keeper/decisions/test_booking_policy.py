@@ -1,4 +1,4 @@
-"""Tests of when the calendar allows a run to begin and requires it to end."""
+"""Tests that the calendar determines when a run may begin and when it must end."""
 
 from __future__ import annotations
 

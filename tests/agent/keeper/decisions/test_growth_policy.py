@@ -43,7 +43,7 @@ BOTH = ("chief-0", "worker-0")
 
 
 def training(**policy: Any) -> Driver:
-    """Returns a run of chief-0 on host a and worker-0 on host b that has completed a step."""
+    """Returns a run that has completed a step, with chief-0 on host a and worker-0 on host b."""
     rules: dict[str, Any] = {"max_restarts": 1, "min_replicas": {"worker": 0}, "on_worker_loss": "continue", **policy}
     driver = Driver(**rules).go()
     driver(GangTrains("trainers", 0))
@@ -88,7 +88,8 @@ def test_a_replica_on_a_new_host_starts_when_the_host_has_joined() -> None:
     result = driver(added("c"))
     assert of(StartReplica, result) == []
     assert of(SetTimer, result) == [SetTimer(instructions.JOIN_ADDED, 30.0)]
-    assert driver(TimerFired(instructions.JOIN)) == []  # The timer of the launch does not concern the new host.
+    # This timer limits how long the launch waits for its hosts; it has no effect on a host that is added later.
+    assert driver(TimerFired(instructions.JOIN)) == []
     assert of(StartReplica, driver(HostJoined("c"))) == [StartReplica("trainers", 0, NEW, 1)]
     assert of(DismissHost, driver(TimerFired(instructions.JOIN_ADDED), after=30.0)) == []
 
@@ -149,7 +150,7 @@ def test_an_interruption_after_it_is_a_member_has_no_effect() -> None:
 
 def test_a_restart_begins_without_a_replica_that_is_not_a_member_which_joins_the_next_generation() -> None:
     driver = grown("c")
-    driver(RankFailed("chief-0", 1, BAD))  # The chief has no min_replicas, so all restart.
+    driver(RankFailed("chief-0", 1, BAD))  # The chief's pool has no min_replicas, so the failure restarts all replicas.
     driver(TimerFired(instructions.GANG_GRACE, "trainers", 0), after=2.0)
     driver(ReplicaEnded("chief-0", 1), ReplicaEnded("worker-0", 0), ReplicaEnded(NEW, 0))
     result = driver(*[GangCleared(host, "trainers", 0) for host in "abc"])

@@ -48,7 +48,7 @@ SENTENCE = "worker-0 on b: exited with 1: ValueError: bad"
 
 
 def fails(driver: Driver) -> list[Any]:
-    """Feeds in the events of a failure of worker-0 that makes chief-0 fail, too."""
+    """Processes the events of a failure of worker-0, which makes chief-0 fail, too."""
     driver(RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
     return driver(RankFailed("chief-0", 1, PEER), ReplicaEnded("chief-0", 1), after=0.1)
 
@@ -319,10 +319,11 @@ def test_random_events_never_start_two_generations_and_the_run_ends(seed: int) -
         for start in of(StartGang, result):
             started[start.gang] += 1
             alive = [one.name for one in before.replicas if one.gang == start.gang and not one.state.is_terminal]
-            assert len(alive) <= 1  # At most the replica whose end triggered this start is still recorded as alive.
+            # At most one replica is still recorded as alive: the one whose end caused this start.
+            assert len(alive) <= 1
             assert not [one for one in start.replicas if driver.run.host(driver.run.replica(one).host).lost]
     assert driver.run.state.is_terminal
-    # A server that ended successfully is restarted together with its trainers, in addition to its own restarts.
+    # A server that has ended restarts whenever its trainers restart; these restarts do not count towards its own limit.
     most = {name: rules["max_restarts"] * (2 if name == "ps-0" else 1) for name in started}
     assert all(count <= most[name] for name, count in started.items())
     assert all(one.state.is_terminal for one in driver.run.replicas)
@@ -333,11 +334,11 @@ def test_random_events_never_start_two_generations_and_the_run_ends(seed: int) -
 
 
 LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
-"""Short timeouts that a busy machine still meets."""
+"""Timeouts that are short, but long enough for a busy machine."""
 
 
 def counted(then: str) -> list[str]:
-    """Returns a program in which `$n` is the number of its gang's start, beginning with 1."""
+    """Returns a shell command in which `$n` counts the starts of its gang: 1 for the first start."""
     return shell(f'n=$((TORCHYARD_GENERATION + 1)); echo "start $n"; {then}')
 
 
@@ -461,7 +462,7 @@ def test_a_notification_that_fails_or_hangs_delays_nothing(run_scenario: RunScen
 
 
 def trains(**policy: Any) -> Driver:
-    """Returns a run of a chief and a worker, which have started, under `on_worker_loss: continue`."""
+    """Returns a run with `on_worker_loss: continue`, whose chief and worker have started."""
     return Driver(on_worker_loss="continue", **policy).go()
 
 

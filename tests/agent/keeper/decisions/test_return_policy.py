@@ -1,4 +1,4 @@
-"""Tests of the decisions about lost replicas that return to a gang which continues without them."""
+"""Tests of the decisions about lost replicas that return to a gang that has continued without them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lost(**policy: Any) -> Driver:
 
 
 def started(driver: Driver) -> list[Any]:
-    """Feeds in the events up to the start of worker-0."""
+    """Processes the events up to the start of worker-0."""
     driver(ReplicaEnded("worker-0", 1), GangCleared("b", "worker-0", 0))
     result = driver(PAUSE, after=2.0)
     driver(ReplicaSpawned("worker-0"))
@@ -71,7 +71,8 @@ def test_it_is_a_member_again_at_a_step_boundary_of_the_others() -> None:
         RecordMembership("trainers", 0, 2, both, (), "worker-0 is back", joined=1)
     ]
     assert of(RecordMembership, driver(BoundaryReached("trainers", 0, 1))) == []
-    again = driver(RankFailed("chief-0", 1, BAD))  # The run ends without its chief, whose pool has no min_replicas.
+    # A lost chief ends the run, because the chief's pool has no min_replicas.
+    again = driver(RankFailed("chief-0", 1, BAD))
     assert of(RecordMembership, again) == []
 
 

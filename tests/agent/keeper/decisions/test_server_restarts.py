@@ -34,7 +34,7 @@ LOST_A_SERVER = Cause("exited with 1: torchyard_roles.errors.PeerLost: ps-0 on 1
 
 
 def served(**changes: Any) -> Driver:
-    """Returns a run with a chief on host a, a worker on host b, and a parameter server on each host."""
+    """Returns a run with a chief on host a, a worker on host b, and one parameter server on each of the two hosts."""
     shares = [replica(name, host) for name, host in (("chief-0", "a"), ("worker-0", "b"), ("ps-0", "b"), ("ps-1", "a"))]
     return Driver(*shares, **{"max_restarts": 1, **changes}).go()
 

@@ -66,7 +66,7 @@ class Driver:
         self.first = first
 
     def __call__(self, *events: Event, after: float = 0.0) -> list[Instruction]:
-        """Processes several events, all `after` seconds after the last ones; returns the resulting instructions."""
+        """Processes events that occur together, `after` seconds after the previous ones; returns the instructions."""
         self.now += after
         result: list[Instruction] = []
         for event in events:
@@ -386,7 +386,7 @@ def test_random_events_end_the_run_once_and_only_when_nothing_is_left(seed: int)
     assert all(one.state.is_terminal for one in driver.run.replicas)
     assert all(host.swept or host.lost for host in driver.run.hosts)
     assert all(one.state.is_terminal is False for one in of(RecordRunState, driver.ordered))
-    for name in names:  # A terminal state is the last one and is recorded once.
+    for name in names:  # A terminal state is recorded exactly once, as the last state.
         terminal = [one.state.is_terminal for one in of(RecordReplicaState, driver.ordered) if one.replica == name]
         assert terminal.count(True) == 1
         assert terminal[-1]

@@ -128,8 +128,8 @@ def test_no_message_is_lost_if_a_link_is_restored_within_the_lease(run_scenario:
         await eventually(lambda: "running" in b.states())
         for _ in range(3):
             relay.cut()
-            await asyncio.sleep(0.05)  # The next interruption may happen while the member reconnects.
-        (b.run_dir / "work" / "go").touch()  # The rank ends while the link is broken, because it waits for this file.
+            await asyncio.sleep(0.05)  # The connection may also be interrupted while the member is reconnecting.
+        (b.run_dir / "work" / "go").touch()  # The rank waits for this file, so it ends while the link is broken.
         relay.cut()
         (a.run_dir / "work" / "go").touch()
         ended = await cluster.end()

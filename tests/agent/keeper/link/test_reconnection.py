@@ -19,7 +19,7 @@ from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Messa
 KEY = bytes.fromhex(SECRET)
 FOREVER = shell("exec sleep 1000")
 LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
-"""Short timeouts that a busy machine still meets."""
+"""Timeouts that are short, but long enough for a busy machine."""
 PATIENT = {"lease_s": 60.0}
 """Timeouts for simulated members, whose leases must not expire."""
 
@@ -52,7 +52,7 @@ def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunSc
         await eventually(lambda: "running" in b.states() and "start 0" in b.output("worker-0"))
         relay.is_open.clear()
         await eventually(lambda: "the primary host gpu-a was lost" in b.reason())
-        relay.is_open.set()  # The primary has received this member's heartbeats without interruption.
+        relay.is_open.set()  # The primary has received all heartbeats of this member.
         await eventually(lambda: a.states()[-1] == "running" and "start 1" in b.output("worker-0"))
         await eventually(lambda: len(cluster.left()) == 2)
         assert a.reason() == ""
@@ -116,7 +116,7 @@ class Posed:
         return [message for message in self.heard if message["say"] in says]
 
     async def hears(self, say: str, times: int = 1) -> Message:
-        """Waits for the given number of messages of the given kind; returns the last of them."""
+        """Waits until the given number of messages of one kind has been received; returns the last one."""
         await eventually(lambda: len(self.orders(say)) >= times)
         return self.orders(say)[times - 1]
 
@@ -126,7 +126,7 @@ class Posed:
 
 
 async def stop(primary: Host, members: dict[str, Posed]) -> None:
-    """Stops the run, and reports each member's replica as ended when ordered to; `members` maps replicas to members."""
+    """Stops the run, and makes the simulated members answer as required; `members` maps replicas to members."""
     before = {name: len(member.orders("end")) for name, member in members.items()}
     await primary.call("stop", reason="enough")
     for name, member in members.items():
@@ -168,12 +168,14 @@ def test_orders_that_a_lost_host_missed_are_not_repeated(run_scenario: RunScenar
         b.say("cleared", gang="trainers", generation=0)
         await eventually(lambda: "starting" in [one.get("state") for one in a.journal() if one.get("restarts") == 1])
 
-        # The member ended its own ranks while it was connected, so the current generation has lost them.
+        # The member reports that it has ended its ranks by itself, so the current generation counts as having lost
+        # these ranks.
         assert (await b.call(cut_off=True))["lost"] is True
         b.say("back")
         await b.hears("clear", times=2)
         b.say("cleared", gang="trainers", generation=1)
-        assert generation(await b.hears("start")) == 2  # The member has received no earlier `start` message.
+        # This is the first `start` message that the member has received.
+        assert generation(await b.hears("start")) == 2
         b.say("spawned", replica="worker-0")
         await eventually(lambda: a.states()[-1] == "running")
         cause = next(one["cause"] for one in a.journal() if one["event"] == "gang_restart" and one["generation"] == 2)
@@ -197,7 +199,7 @@ def test_a_delayed_start_is_not_sent_to_a_lost_host(run_scenario: RunScenario) -
             await member.hears("share")
             member.say("holds", name=holds)
             member.say("joined")
-        await c.hears("bring")  # The chief and the other replicas wait until this member has its checkpoint.
+        await c.hears("bring")  # No replica starts before this member has received the checkpoint.
         assert b.orders("go") == []
 
         await b.call(cut_off=True)
@@ -243,7 +245,7 @@ class PosedPrimary:
                 self.channel.beat()
 
     async def called(self) -> tuple[Stream, Message]:
-        """Accepts the next call; returns its stream, which awaits an answer, and the member's introduction."""
+        """Accepts the member's next connection; returns the unanswered connection, and the member's first message."""
         return await asyncio.wait_for(self._calls.get(), 60)
 
     def converse(self, stream: Stream, introduction: Message, *, lost: bool) -> None:
@@ -287,8 +289,8 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         primary.channel.send({"say": "go"})
         await eventually(lambda: b.output("worker-0") == "up\n")
 
-        # Only the primary considers the member lost. The member's own lease expires while it ends its ranks, which has
-        # no further effect because the primary has already dropped it.
+        # Only the primary considers the member lost. The member's own lease expires while the member ends its ranks.
+        # This has no further effect, because the primary has already dropped the member.
         primary.channel.close()
         silent_since = loop.time()
         stream, introduction = await primary.called()
@@ -299,7 +301,8 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         await eventually(lambda: b.output("worker-0") == "up\n" * 2)
         assert primary.channel.connected
 
-        # Only the member considers itself cut off. It reconnects while it ends its ranks, and is not treated as lost.
+        # Only the member considers itself cut off. It reconnects while it ends its ranks, so the primary does not treat
+        # it as lost.
         primary.beats = False
         stream, introduction = await primary.called()
         assert introduction["cut_off"] is False
@@ -315,7 +318,7 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         assert await b.exit_code() == 0, b.log()
         await primary.close()
 
-    # The other process locks a GPU that the run has not acquired yet, because the run is scheduled.
+    # Another process locks the GPU. This is possible because a scheduled run acquires its GPUs only when it starts.
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(f"\0torchyard/gpu/{taken}")
         other.listen()

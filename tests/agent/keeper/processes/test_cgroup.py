@@ -48,8 +48,8 @@ def test_an_orphan_without_session_and_environment_belongs_to_its_replica(run_sc
 def test_endless_forks_are_ended(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")
-        # Each process exits immediately and leaves a child in a new session, so no single process listing contains all
-        # of them.
+        # Each process exits immediately and leaves a child in a new session, so no single listing contains all
+        # processes.
         chain = 'trap \'\' TERM; (setsid /bin/sh -c "$0" "$0") & exit 0'
         await cluster.begin(
             replica("worker-0", "gpu-a", ["/bin/sh", "-c", 'sh -c "$1" "$1" & exec sleep 1000', "x", chain])

@@ -25,7 +25,7 @@ from torchyard_agent.protocol.paths import gpu_socket
 AGENT = Path(__file__).resolve().parents[4] / "agent"
 ME = getpass.getuser()
 BUSY_S = 10.0
-"""Tolerance in seconds for a busy machine; misbehaving holders are slow or silent for minutes."""
+"""Additional time in seconds that a busy machine may need. Misbehaving lock holders are slow or silent for minutes."""
 HOLDER = {"user": "another user", "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
 
 # This program locks the GPUs named on its command line and answers clients, as a keeper does.
@@ -91,7 +91,7 @@ def test_a_gpu_can_be_held_once_and_the_error_names_the_holder() -> None:
     with running(KEEPER, gpu):
         with pytest.raises(GpuHeld) as refused:
             take([gpu], HOLDER)
-        # The kernel determines the user, not the answer.
+        # The name of the user comes from the kernel, and not from the holder's answer.
         assert refused.value.holder == {"user": ME, "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
         assert str(refused.value) == f"GPU {gpu} is held by {ME} for run digits (20260101-ab12)"
         assert refused.value.code == "gpu_held"

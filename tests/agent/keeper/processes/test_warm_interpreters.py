@@ -21,7 +21,7 @@ from torchyard_agent.keeper.processes.rank_process import Rank, RunPlace
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters, is_set_late
 
 IMPORTED = "colorsys"
-"""The module that interpreters import early in place of torch; neither Python's start nor the programs import it."""
+"""The module that interpreters import early in place of torch. Nothing else in these tests imports the module."""
 
 DESCRIBE = """
 import gc, json, os, resource, signal, sys
@@ -56,7 +56,7 @@ print(json.dumps({
 
 
 class Bench:
-    """A run's folder, and ranks that are started in this folder, with or without a waiting interpreter."""
+    """Starts ranks in a run's folder, with or without an interpreter that was started early."""
 
     def __init__(self, folder: Path):
         self.place = RunPlace("run", "gpu-a", str(folder), "\0report")
@@ -78,7 +78,10 @@ class Bench:
         path.write_text(textwrap.dedent(source))
 
     async def start_early(self, share: Any, *, imports: tuple[str, ...] = (IMPORTED,), spare: bool = False) -> int:
-        """Starts an interpreter early; returns its PID once it waits for its rank, or 0 if it has exited."""
+        """Starts an interpreter early.
+
+        Returns its PID once the interpreter waits for its rank, or 0 if it has exited.
+        """
         variables = rank_process.environment(os.environ, self.place, "worker-0", share, {})
         self.warm.start(("worker-0", 0), share["argv"], variables, self.place.work, imports, spare=spare)
         (pid,) = self.warm.pids()
@@ -106,7 +109,7 @@ class Bench:
         act: Callable[[Rank], Awaitable[None]] | None = None,
         late: dict[str, str] | None = None,
     ) -> list[tuple[int, str]]:
-        """Runs the program normally and in an early interpreter, for which `write` creates the files only later.
+        """Runs the program twice: in an early interpreter, which starts before `write` creates the files, and normally.
 
         Args:
             late: Variables that only the rank has, because they are set after its interpreter has started.
@@ -272,7 +275,7 @@ IS_EARLY = f"import os, sys; print({IMPORTED!r} in sys.modules, os.environ.get('
 
 
 async def _early(bench: Bench, share: Any, later: Any, imports: tuple[str, ...] = (IMPORTED,)) -> tuple[bool, str]:
-    """Returns whether the waiting process became the rank, and the first line that it printed."""
+    """Returns whether the process that was started early became the rank, and the first line that the rank printed."""
     pid = await bench.start_early(share, imports=imports)
     rank = bench.start(later, early=True)
     code, output = await bench.end(rank)
@@ -367,7 +370,7 @@ def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, in
         assert await bench.start_early(share) == 0
         assert not (tmp_path / "marks").exists()
         bench.warm.start(("worker-0", 0), share["argv"], dict(os.environ), bench.place.work, (IMPORTED,), spare=True)
-        assert not bench.warm.pids()  # The keeper does not retry a command that cannot be started early.
+        assert not bench.warm.pids()  # If a command cannot be started early, the keeper does not try again.
         return await bench.end(bench.start(share, early=True))
 
     assert asyncio.run(scenario()) == (0, "ran\n")

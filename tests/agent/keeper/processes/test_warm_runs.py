@@ -20,7 +20,7 @@ from torchyard_agent.keeper.processes.rank_process import ARCHIVE
 from torchyard_agent.protocol.paths import gpu_socket
 
 IMPORTED = "colorsys"
-"""The module that stands for torch, whose import takes seconds; no test program imports this module itself."""
+"""The module that interpreters import early in place of torch. Nothing else in these tests imports the module."""
 TELLS = f"""
 import os, sys
 print(os.environ["TORCHYARD_GENERATION"], {IMPORTED!r} in sys.modules, os.getpid(), os.environ["TOKEN"], flush=True)
@@ -50,7 +50,7 @@ def wanted(name: str) -> dict[str, Any]:
 
 
 async def waiting(host: Host) -> int:
-    """Returns the PID of the waiting interpreter on a host, once the interpreter has executed the rank's command."""
+    """Waits until a host has an interpreter with the rank's command line; returns its PID."""
 
     def found() -> list[int]:
         return [pid for pid in process_control.descendants(host.process.pid) if b"script.py" in command(pid)]

@@ -49,11 +49,11 @@ def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     for fit in kim.find(ON_B):
         assert kim.refusal(replace(draft("", 0, 0), gpus=fit.gpus, start=fit.start, end=fit.end)) is None
     lee.book(draft("b0 b1 b2 b3", 10, 15))
-    # The result is empty instead of a refusal, because Lee may still cancel the booking.
+    # The search finds no slot, but does not refuse the request, because Lee may still cancel the booking.
     assert kim.find(replace(ON_B, latest=evening + 12 * HOUR)) == ()
     for act in (kim.find, lambda wish: kim.wait(wish, "kim waits")):
         with pytest.raises(Refused, match="the rules never leave kim 4 such GPUs for 13 h in that time") as refused:
-            act(replace(ON_B, length=13 * HOUR))  # No open night is 13 hours long.
+            act(replace(ON_B, length=13 * HOUR))  # The rules open the GPUs for 12 hours each night.
         assert "They are open: Mon, Tue, Wed, Thu, Fri 20:00 to 08:00 (Europe/Berlin)." in refused.value.hint
         with pytest.raises(Refused, match=r"6 h do not fit from Mon 6 Jan 08:00 to 13:00"):
             act(replace(ON_B, latest=NOW + 5 * HOUR))
@@ -119,7 +119,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
         with pytest.raises(Refused, match="kim has 10 of 30 GPU-hours in the week of 6 Jan, and this booking takes 24"):
             act(replace(tomorrow, latest=NOW + 5 * DAY))
 
-    # A moved booking uses quota only at its new time.
+    # Moving a booking frees the quota that it used at its old time.
     with_rules(team, Rules(quota_gpu_hours=10, zone="Europe/Berlin"))
     lee.book(draft("a0", 48, 1))
     with pytest.raises(Clash) as clash:
@@ -136,8 +136,8 @@ def test_gpus_beyond_a_quota_stay_free_for_the_next_entries(team):
         team.clock.forward(minutes=1)
     kim.book(draft("a0", 24, 3))
     served = [(one.owner, one.start) for one in team.open("ada").serve_waiting()]
-    # Kim's first request uses all of the 7 remaining GPU-hours: 105 min of four GPUs, and 15 min that use the next
-    # week's quota. The second request uses the rest of the next week's quota.
+    # Kim's first request uses the 7 GPU-hours that remain this week for 105 min of four GPUs, and the next week's quota
+    # for 15 min. The second request uses what remains of the next week's quota.
     assert served == [("kim", WEEK_ENDS - 1.75 * HOUR), ("kim", WEEK_ENDS + 0.25 * HOUR), ("lee", NOW + DAY)]
 
 
@@ -183,7 +183,7 @@ def test_a_launch_that_books_takes_gpus_that_are_open(tmp_path):
         return [planned(ONE, way).replicas[0].host for way in ways]
 
     assert hosts(HOUR) == ["gpu-b"]
-    # A run without a booking may use GPUs for which the rules do not allow bookings.
+    # A run that has no booking may use GPUs even at times when the rules do not allow bookings.
     assert hosts(None) == ["gpu-b", "gpu-a"]
     calendar.close()
 

@@ -1,4 +1,4 @@
-"""Tests that an idle release is decided and made in one transaction, so that reported use keeps the booking."""
+"""Tests that an idle release is decided and made in one transaction, so a booking that is in use is kept."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ any_rules = rule_sets(
     furthest_days=st.sampled_from((None, 0.5, 7, 90)),
     shortest_min=st.sampled_from((0, 15, 61.5)),
 ) | rule_sets(longest_h=st.none(), furthest_days=st.none(), shortest_min=st.just(0))
-"""About half of the cases have no limit of length and horizon, so that the other rules are reached."""
+"""About half of the generated cases have no limits on length and horizon, so that the other rules are tested, too."""
 chosen = st.sets(st.sampled_from([one.id for one in SLOTS if one.host != "gpu-b"]), min_size=1, max_size=4).map(sorted)
 
 
@@ -147,7 +147,7 @@ def prepare(sessions: Sessions, case: Case, *more: Booking) -> None:
 
 
 def answer(sessions: Sessions, case: Case, *statements: tuple[str, tuple[Any, ...]]) -> str | None:
-    """Returns the rule that makes the database refuse a member's statements, or None."""
+    """Returns the rule by which the database refuses a member's statements, or None if it accepts them."""
     member = sessions.member
     member.execute(f"SET torchyard_test.now = '{case.now.isoformat()}'")
     try:

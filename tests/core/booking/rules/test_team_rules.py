@@ -92,10 +92,10 @@ def booking(**more):
         (State.BOOKED, 0, 22, 22, Verdict.WARN, 30),
         (State.BOOKED, 0, 31, 31, Verdict.NO_SHOW, 30),
         (State.ACTIVE, 60, 91, 91, Verdict.RELEASE, 90),
-        # Idleness observed at night is evaluated in the morning.
+        # The GPUs were idle at night, but a desktop evaluates the evidence only in the morning.
         (State.ACTIVE, 60, 91, 300, Verdict.RELEASE, 90),
-        (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # No newer evidence exists.
-        (State.BOOKED, 0, 31, 600, Verdict.FINE, None),  # The booking has ended by now.
+        (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # The evidence is too old.
+        (State.BOOKED, 0, 31, 600, Verdict.FINE, None),  # The booking has already ended.
         (State.RELEASED, 0, 31, 31, Verdict.FINE, None),
     ],
 )

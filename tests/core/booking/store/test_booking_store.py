@@ -368,7 +368,7 @@ def test_usage_counts_booked_used_idle_and_unbooked_hours(team):
     kim.record_use([Use("GPU-a0", "gpu-a", "kim", NOW, NOW + HOUR)])
     kim.record_use([Use("GPU-a0", "gpu-a", "kim", NOW, NOW + 3 * HOUR), Use("GPU-b1", "gpu-b", "lee", NOW, NOW + HOUR)])
     rows = {row.key: row for row in kim.usage(NOW - HOUR, NOW + timedelta(days=1))}
-    assert (rows["kim"].booked_h, rows["kim"].idle_h) == (8, 0)  # Future hours are not idle.
+    assert (rows["kim"].booked_h, rows["kim"].idle_h) == (8, 0)  # Hours in the future do not count as idle.
     team.clock.forward(hours=4)
     rows = {row.key: row for row in kim.usage(NOW - HOUR, NOW + timedelta(days=1))}
     assert (rows["kim"].booked_h, rows["kim"].used_h, rows["kim"].idle_h, rows["kim"].unbooked_h) == (8, 3, 5, 0)

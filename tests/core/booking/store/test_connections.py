@@ -55,7 +55,7 @@ def test_a_calendar_that_is_watched_and_asked_by_many_threads_has_one_connection
         kim.book(draft("a0", 1, 1))
         wait_until(lambda: "bookings" in heard)
         heard.clear()
-        lee.book(draft("a1", 1, 1))  # Changes made over the shared connection itself are reported, too.
+        lee.book(draft("a1", 1, 1))  # The calendar also reports changes that were made over its own shared connection.
         wait_until(lambda: "bookings" in heard)
         assert connections(database_team) == 1
     finally:
@@ -97,7 +97,7 @@ def test_the_page_is_hidden_and_shown_while_other_threads_read(
         return count
 
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # Threads change places within the pool's own code, too.
+    sys.setswitchinterval(1e-6)  # With this interval, Python also switches threads inside the pool's own code.
     try:
         with ThreadPoolExecutor(3) as pool:
             reading = [pool.submit(read) for _ in range(3)]

@@ -28,7 +28,10 @@ HIDDEN = """
                                            NULL, NULL, false, NULL, '');
     INSERT INTO torchyard.booking_gpus (booking_id, gpu) VALUES ('forged', 'GPU-a0');
 """
-"""SQL that books an occupied GPU: the first schema's trigger reads the times from the temporary table of that name."""
+"""SQL that books an occupied GPU.
+
+It creates a temporary table, from which the first schema's trigger reads the times.
+"""
 
 
 def psql(server: Cluster, person: str, database: str, script: str) -> tuple[int, str]:
@@ -415,12 +418,13 @@ def test_a_calendar_of_the_first_schema_is_brought_up_to_date_with_all_its_rows(
             )
             kim.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('kims', 'GPU-a0')")
         script = HIDDEN.format(start=NOW + HOUR, end=NOW + 2 * HOUR)
-        assert psql(postgres, "lee", "shipped", script)[0] == 0  # The old schema accepts this double booking.
+        # This is a double booking, which the old schema accepts.
+        assert psql(postgres, "lee", "shipped", script)[0] == 0
         refused = [one for one in JUNK if one[2].startswith("now(), 'infinity'") or one[0] == "waitlist"]
         wrong = [junk(*one).replace("'j'", f"'j{number}'") for number, one in enumerate(refused)]
         assert psql(postgres, "lee", "shipped", "\n".join(wrong))[0] == 0
         with postgres.connect("owner", "shipped") as owner:
-            # The setup of the old schema granted this privilege, too.
+            # The setup of the old schema has granted this privilege.
             owner.execute("GRANT CONNECT ON DATABASE shipped TO kim")
         with pytest.raises(Exception, match="older Torchyard"):
             open_store(postgres.url("kim", "shipped"), "kim")

@@ -21,12 +21,15 @@ from torchyard_core.booking.store.booking_writer import insert_rows, row_of
 from torchyard_core.booking.store.engine import Overlap, transaction
 
 RACERS = 50
-LONG_S = 150  # The limit is generous, because the machine may be busy.
+LONG_S = 150  # The limit is high, because the machine may be busy.
 _FORK = multiprocessing.get_context("fork")
 
 
 def race(url: str, number: int, rounds: int, start: Any, results: Any) -> None:
-    """Runs one process of the race. Each round has one GPU that all processes book, then groups with a common GPU."""
+    """Runs one process of the race.
+
+    In each round, all processes book the same GPU, and then groups with a common GPU.
+    """
     store = open_at(url, "kim", Clock())
     store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # The suggested alternatives are not part of the race.
     chance = random.Random(number)
@@ -80,7 +83,7 @@ def test_of_fifty_racers_one_wins_each_round_and_the_refusals_of_the_others_name
 
 
 def test_rows_alone_cannot_overlap_whatever_writes_them(team):
-    """Without the conflict check and without locks, only the trigger or constraint prevents the overlap."""
+    """The conflict check and the locks are disabled, so only the trigger or the constraint can prevent the overlap."""
     store = team.open("kim")
     first = store.book(draft("a0 a1", 1, 2))
     same = Booking(**{**first.__dict__, "id": "other", "gpus": ("GPU-a1", "GPU-a2")})

@@ -48,7 +48,7 @@ def server() -> Iterator[Cluster]:
 
 
 def run(server: Cluster, folder: Path, commands: str, stdin: str = "") -> str:
-    """Runs commands in a shell without a terminal, as the server's superuser."""
+    """Runs commands as the server's superuser, in a shell that has no terminal."""
     data = server.folder / "data"
     owner = f"-o {data.owner()} " if os.geteuid() == 0 else ""
     commands = commands.replace(DOCUMENTED, f"'{server.url('owner', 'gpus')}'").replace("-o postgres ", owner)

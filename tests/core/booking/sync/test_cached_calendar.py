@@ -21,7 +21,7 @@ WITHIN_S = 30
 
 @pytest.fixture
 def away_team(postgres):
-    """A separate server that the test stops and starts. Without PostgreSQL, the test is skipped."""
+    """A separate server that the test stops and starts. If PostgreSQL is not installed, the test is skipped."""
     with cluster() as server:
         made = Team(Clock(), server, server.empty())
         made.open("kim").remember_slots(SLOTS)

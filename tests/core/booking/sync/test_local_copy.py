@@ -69,7 +69,7 @@ class Desk:
         return kept.bookings
 
     def away(self) -> Calendar:
-        """Makes the database unavailable to calendars that are not yet connected; returns one with the same file."""
+        """Makes the database unavailable for new connections; returns a new calendar that uses the same local copy."""
         self.is_away = True
         return Calendar(self.url, "kim", self.file, open_it=self._open, monotonic=lambda: 0.0)
 
@@ -150,7 +150,7 @@ def test_a_second_look_reads_what_has_changed_and_nothing_else(team, desk):
     assert desk.asked == ["changes"], "the copy was read for by itself"
     assert set(desk.copied()) == {first, second}
     assert next(one for one in shown if one.id == first.id) is not second
-    # A range whose end differs slightly needs no new query.
+    # If the end of the requested range differs only slightly, no new query is needed.
     desk.asked.clear()
     desk.shown(until=NOW + 7 * DAY + timedelta(minutes=30))
     assert "bookings" not in desk.asked
@@ -246,7 +246,8 @@ def test_a_transaction_that_commits_late_is_not_missed(database_team, tmp_path):
         lee.execute("BEGIN")
         lee.execute(late)
         lee.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('late', 'GPU-b0')")
-        soon = team.open("kim").book(draft("a0", 1, 1))  # Kim's booking is committed before Lee's transaction.
+        # Kim's booking is committed first, and Lee's transaction later.
+        soon = team.open("kim").book(draft("a0", 1, 1))
         assert desk.shown() == (soon,)
         lee.execute("COMMIT")
         assert {one.id for one in desk.shown()} == {soon.id, "late"}

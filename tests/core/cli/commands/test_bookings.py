@@ -24,7 +24,7 @@ MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
 TODAY = datetime.now(ZoneInfo("Europe/Berlin")).date()
 MONDAY = TODAY + timedelta(days=14 - TODAY.weekday())
-"""The Monday of the week after the next. The command uses the machine's clock and books no past time."""
+"""The Monday of the week after the next: the command uses the machine's clock, and does not book times in the past."""
 TUESDAY = MONDAY + timedelta(days=1)
 
 
@@ -473,7 +473,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
         (line,) = [line for line in output.stdout.splitlines() if line.startswith("gpu-a  0")]
         assert "kim until" in line
         assert "as of " in output.stderr
-        # A desktop without a copy of the calendar shows nothing as free.
+        # A desktop that has no copy of the calendar shows no GPU as free.
         output = torchyard(unknown, "status", code=3)
         assert "Free now" not in output.stdout
         assert "does not answer" in output.stderr

@@ -101,7 +101,7 @@ def test_a_calendar_of_a_newer_torchyard_is_left_alone(
     assert error_of(own, "bookings", "move-to", url, "-y")["code"] == "store_too_new"
     (kim.directory / "train.yaml").write_text(TRAINING)
     assert "made by a newer Torchyard" in torchyard(kim, "run", "train.yaml", "--book", "2h", code=1).stderr
-    # Without the calendar, runs are listed, but free GPUs are not.
+    # A list of runs does not need the calendar, but a list of free GPUs does.
     kim.fleet_file.write_text("version: 1\nhosts: []\n")
     assert "made by a newer Torchyard" in torchyard(kim, "status", code=1).stderr
 

@@ -54,7 +54,7 @@ def test_desktops_whose_zlib_compresses_otherwise_share_one_agent(desktop: Deskt
     host = lab3["gpu-a"]
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab3.identity_file))
     own = build_archive()
-    # zlib-ng, for example, produces different compressed data.
+    # A different implementation of zlib, such as zlib-ng, produces different compressed data.
     other = replace(own, data=zlib.compress(zlib.decompress(own.data), 1))
     assert other.data != own.data
     pids = []
@@ -80,7 +80,7 @@ def test_the_archive_is_named_by_what_it_holds_however_it_is_compressed(monkeypa
 def test_deploy_starts_one_daemon_a_host_however_often(desktop: Desktop, lab3: Lab) -> None:
     half = ours_on(lab3["gpu-a"]) / "store" / f"{build_archive().sha256}.archive"
     half.parent.mkdir(parents=True)
-    half.write_bytes(b"")  # A power cut leaves such an empty file of an archive that was just sent.
+    half.write_bytes(b"")  # A power cut may leave an empty file in place of an archive that has just been sent.
     first = torchyard(desktop, "deploy")
     assert first.stdout.splitlines() == [
         f"{host.name}: agent 0.1.0 ({build_archive().sha256[:12]}) running, pid {daemons_on(host)[0]}"
@@ -173,7 +173,7 @@ def test_undeploy_takes_the_folders_that_were_made_for_the_agents_own(desktop: D
     for entry in fleet["hosts"]:
         entry["agent_dir"] = "team/tools/agent"
     desktop.fleet_file.write_text(yaml.safe_dump(fleet))
-    kept = lab3["gpu-b"].home / "team"  # The folder existed before the deployment and must not be removed.
+    kept = lab3["gpu-b"].home / "team"  # The folder existed before `deploy`, so `undeploy` must not remove it.
     kept.mkdir()
     torchyard(desktop, "deploy", "gpu-a", "gpu-b")
     assert (lab3["gpu-a"].home / "team" / "tools" / "agent" / "store").is_dir()

@@ -24,7 +24,7 @@ sys.exit(int(os.environ.get("WINDOW_EXIT", "0")))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that replaces both this Python's folder and PATH."""
+    """A folder that the command takes for the folder of its Python, and that is also the whole PATH."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")

@@ -43,7 +43,7 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
     # The command follows all logs to the end.
     followed = torchyard(desktop, "runs", "logs", "last", "-f").stdout.splitlines()
     assert sorted(followed) == sorted(f"{name} | {line}" for name in names for line in log_lines(name, 3))
-    # The logs end with the run, and the run ends before the keepers exit.
+    # The logs end when the run ends, but the keepers exit later.
     wait_until(lambda: answer(desktop, "runs", "show", "last")["alive"] is False)
     # The last characters of the ID identify the run.
     logs = torchyard(desktop, "runs", "logs", run_id[-4:]).stdout.splitlines()
@@ -226,11 +226,11 @@ def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
     assert set(shown) == SHOWN_KEYS
     result = torchyard(desktop, "runs", "list", code=3)
     assert "gpu-a" in result.stderr
-    assert "gpu-c" in result.stderr  # gpu-c has no agent.
+    assert "gpu-c" in result.stderr  # The agent on gpu-c has been removed.
     assert run_id in result.stdout
     assert "refused" in torchyard(desktop, "runs", "logs", run_id, code=3).stderr
     assert "refused" in torchyard(desktop, "runs", "stop", run_id, code=3).stderr
-    # If a desktop has no record of the run, it cannot conclude that the run does not exist.
+    # A desktop that has no record of the run cannot conclude that the run does not exist.
     assert "not all do" in torchyard(elsewhere, "runs", "show", "nothing", code=3).stderr
     lab3["gpu-a"].start_sshd()
     torchyard(elsewhere, "runs", "stop", run_id[-4:])

@@ -30,7 +30,7 @@ RUNNING = {"event": "run_state", "state": "running"}
 
 @pytest.fixture(params=["terminal", "pipe"])
 def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Show:
-    """A function that shows events, with or without a terminal on stderr, and returns the text written to stderr."""
+    """A function that shows events and returns the text written to stderr, which may or may not be a terminal."""
 
     def piped(*events: Event) -> str:
         stream = io.StringIO()
@@ -48,7 +48,7 @@ def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
             with PlainView() as view:
                 for event in events:
                     view.show(event)
-                    view._bars.refresh()  # The view refreshes itself ten times a second.
+                    view._bars.refresh()  # The view would otherwise show the event only after up to 0.1 s.
         written = b""
         while True:  # Reading from a terminal whose other end is closed raises an error.
             try:

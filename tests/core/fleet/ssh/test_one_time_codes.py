@@ -24,7 +24,7 @@ from torchyard_core.fleet.ssh import SshDialer
 
 
 class AsksForCodes(paramiko.ServerInterface):
-    """A server that asks for a password, then for a code that is different each time."""
+    """A server that asks for a password, and then for a code that is different each time."""
 
     logins = 0
 

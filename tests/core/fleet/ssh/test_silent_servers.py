@@ -93,7 +93,7 @@ def test_an_unknown_jump_host_is_named_once_with_both_places_to_correct_it(tmp_p
 
 
 def test_the_key_of_an_unknown_jump_host_leads_to_the_host_behind_it(tmp_path: Path) -> None:
-    """The jump host is no host of the fleet, so it cannot be edited there."""
+    """The jump host is not in the fleet file, so the next step is to edit the host that is reached through it."""
     jump = "j" * 64
     file = tmp_path / "fleet.yaml"
     file.write_text(f"version: 1\nhosts: [{{name: gpu-a, address: 127.0.0.1, proxy_jump: {jump}}}]\n")

@@ -83,7 +83,7 @@ def test_patterns_and_negations_decide_who_is_meant() -> None:
     assert users == ["one", "two", "last"]
 
 
-# Tests of ProxyJump
+# Tests of the keyword ProxyJump
 
 
 def test_each_jump_goes_by_its_own_entry_to_any_depth() -> None:
@@ -151,7 +151,7 @@ def test_hosts_behind_one_bastion_share_its_route() -> None:
     assert len({route(text, name=name).via for name in ("gpu-a", "gpu-b", "other")}) == 1
 
 
-# Tests of Include
+# Tests of the keyword Include
 
 
 def test_includes_are_read_in_place(user_home: Path) -> None:

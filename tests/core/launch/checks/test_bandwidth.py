@@ -1,4 +1,4 @@
-"""Tests of bandwidth measurements: pairs of hosts, rounds, the cache and verdicts."""
+"""Tests of bandwidth measurements: the pairs of hosts, the rounds, the cache, and the results of the check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the verdicts on measurements of hosts: red stops a launch, amber warns, and each verdict has a hint."""
+"""Tests of preflight checks on measurements of hosts.
+
+A failed check stops a launch; failures and warnings have hints.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +185,7 @@ def test_a_process_with_most_of_a_gpu_stops_the_launch() -> None:
     assert "Choose another GPU" in line.hint
 
 
-# Tests of leftovers
+# Tests of processes left by earlier runs
 
 
 def test_leftovers_are_reported_whether_they_could_be_ended_or_not() -> None:

@@ -22,7 +22,7 @@ SAME: dict[str, Any] = {
 
 
 def messages(**hosts: dict[str, Any]) -> dict[str, str]:
-    """Returns the messages by name of the check; each host is given by the facts in which it differs."""
+    """Returns the messages of the checks, by check name. Each host is described by the facts in which it differs."""
     lines = check_versions({name: {**SAME, **different} for name, different in hosts.items()})
     assert all(line.ok and line.warning and line.hint for line in lines)
     return {line.name: line.message for line in lines}

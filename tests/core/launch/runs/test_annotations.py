@@ -17,7 +17,7 @@ def test_notes_and_tags_are_kept_by_run(tmp_path: Path) -> None:
     assert notes.load() == {}
     first, second = Annotation("learning rate halved", ("baseline", "lr-3")), Annotation(tags=("baseline",))
     notes.set("a", first)
-    Annotations(file).set("b", second)  # Writes as another window does.
+    Annotations(file).set("b", second)  # Writes to the file, as a second window would.
     assert notes.load() == {"a": first, "b": second}
     notes.set("a", Annotation())
     assert notes.load() == {"b": second}

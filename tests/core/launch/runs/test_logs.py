@@ -117,7 +117,8 @@ def test_times_by_offset_and_offsets_by_time() -> None:
     times = LogTimes()
     assert (times.time(5), times.since(1.0), times.after(1.0)) == (0.0, None, None)
     times.add([(10, 1.0), (20, 3.0)])
-    times.add([(15, 9.0), (30, 2.0), (40, 4.0)])  # Bytes whose time is known keep it, and times never decrease.
+    # Bytes whose time is already known keep that time, and times never decrease.
+    times.add([(15, 9.0), (30, 2.0), (40, 4.0)])
     assert [times.time(offset) for offset in (0, 9, 10, 20, 30, 39, 99)] == [1.0, 1.0, 3.0, 3.0, 4.0, 4.0, 4.0]
     assert [times.since(time) for time in (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)] == [0, 0, 10, 10, 30, None]
     assert [times.after(time) for time in (0.5, 1.0, 2.0, 3.0, 4.0)] == [0, 10, 10, 30, None]

@@ -90,7 +90,7 @@ def test_a_strategy_without_what_it_needs(kind: str, needed: str) -> None:
         ("all_reduce", SERVERS, "error"),
         ("hogwild", SERVERS, "error"),
         ("hogwild", REDUCERS, "error"),
-        ("diloco", REDUCERS, "error"),
+        ("all_reduce", REDUCERS, "error"),
         ("none", REDUCERS, "warning"),
     ],
 )
@@ -103,7 +103,7 @@ def test_the_message_for_a_surplus_pool_names_the_strategies_that_use_it() -> No
     [line] = problems(WORKERS, SERVERS, REDUCERS, strategy="{kind: downpour}")
     assert line == (
         "7: error strategy-ignores pool `r` has nothing to do: downpour uses no reducer. "
-        "Remove it, or set strategy.kind to reduction_server"
+        "Remove it, or set strategy.kind to reduction_server or diloco"
     )
 
 
@@ -139,6 +139,17 @@ def test_diloco_with_groups_and_without() -> None:
     assert line == "3: warning strategy-ignores `inner_steps` is for diloco; hogwild does not use it"
 
 
+def test_diloco_uses_reducers_or_parameter_servers() -> None:
+    assert problems(WORKERS, REDUCERS, strategy="{kind: diloco, fragments: 2, overlap_steps: 1}") == []
+    [line] = problems(WORKERS, SERVERS, REDUCERS, strategy="{kind: diloco}")
+    assert line == (
+        "3: error strategy-counts the parameter servers of diloco average the groups, so that its reducers have "
+        "nothing to do: remove the pools with role reducer, or those with role ps"
+    )
+    [line] = problems(WORKERS, REDUCERS, strategy="{kind: diloco, quorum: 2}")
+    assert "`quorum` is for diloco with parameter servers, and there are none" in line
+
+
 def test_a_quorum_of_diloco_needs_servers_and_enough_groups() -> None:
     assert problems(WORKERS, SERVERS, strategy="{kind: diloco}") == []
     assert problems(WORKERS, SERVERS, strategy="{kind: diloco, quorum: 2, grace_s: 1.5}") == []
@@ -152,23 +163,19 @@ def test_a_quorum_of_diloco_needs_servers_and_enough_groups() -> None:
             f"3: error strategy-needs `{setting}` is for diloco with parameter servers, and there are none: add a pool "
             f"with role ps, or drop `{setting}`"
         )
-    assert problems(WORKERS, SERVERS, strategy="{kind: diloco, wire: int8}") == []
-    for setting in ("overlap_steps: 1", "fragments: 2", "mixing: 0.5"):
-        [line] = problems(WORKERS, SERVERS, strategy=f"{{kind: diloco, {setting}}}")
-        key = setting.partition(":")[0]
-        assert f"diloco with parameter servers does not support `{key}`" in line
+    streaming = "{kind: diloco, fragments: 4, overlap_steps: 4, mixing: 0.5, wire: int8}"
+    assert problems(WORKERS, SERVERS, strategy=streaming) == []
     [line] = problems(WORKERS, SERVERS, strategy="{kind: diloco, server_groups: 2}")
     assert "the parameter servers of diloco are one group" in line
 
 
-def test_continuing_without_lost_workers_needs_cpus_a_smaller_minimum_and_whole_models() -> None:
+def test_continuing_without_lost_workers_needs_a_smaller_minimum_and_whole_models() -> None:
     strategy = "{kind: all_reduce, on_worker_loss: continue}"
     on_cpus = "{name: w, role: worker, replicas: 3, min_replicas: 2}"
     assert problems(on_cpus, strategy=strategy) == []
+    assert problems("{name: w, role: worker, replicas: 3, min_replicas: 2, gpus: 2}", strategy=strategy) == []
     [line] = problems("{name: w, role: worker, replicas: 3}", strategy=strategy)
     assert line.startswith("5: warning worker-loss pool `w` cannot lose a worker without a restart: set its")
-    [line] = problems("{name: w, role: worker, replicas: 3, min_replicas: 2, gpus: 1}", strategy=strategy)
-    assert line.startswith("5: error worker-loss pool `w` trains on GPUs")
     [line] = problems(on_cpus, strategy="{kind: all_reduce, on_worker_loss: continue, shard: all}")
     assert line.startswith("3: error worker-loss with `shard`, a lost worker takes its part of the parameters with it")
 
@@ -272,27 +279,22 @@ def test_settings_of_other_strategies(setting: str) -> None:
     assert line.startswith("3: warning strategy-ignores")
 
 
-def test_continuing_without_lost_workers_needs_a_synchronous_strategy_cpus_and_min_replicas() -> None:
+def test_continuing_without_lost_workers_needs_a_synchronous_strategy_and_min_replicas() -> None:
     continuing = "{kind: KIND, on_worker_loss: continue}"
     few = "{name: workers, role: worker, replicas: 2, min_replicas: 1}"
     reducers = "{name: reducers, role: reducer, replicas: 2}"
     assert problems(few, strategy=continuing.replace("KIND", "all_reduce")) == []
     assert problems(few, reducers, strategy=continuing.replace("KIND", "reduction_server")) == []
+    on_gpus = "{name: workers, role: worker, replicas: 2, min_replicas: 1, gpus: 1}"
+    assert problems(on_gpus, reducers, strategy=continuing.replace("KIND", "reduction_server")) == []
     [line] = problems(
-        "{name: workers, role: worker, replicas: 2, min_replicas: 1, gpus: 1}",
-        reducers,
-        strategy=continuing.replace("KIND", "reduction_server"),
+        on_gpus.replace("gpus: 1", "gpus: 2"), reducers, strategy=continuing.replace("KIND", "reduction_server")
     )
-    assert "error worker-loss pool `workers` trains on GPUs" in line
+    assert "error worker-loss pool `workers` has 2 GPUs for each replica" in line
     [line] = problems(few, strategy=continuing.replace("KIND", "hogwild"))
     assert "error worker-loss hogwild cannot continue without a lost worker in this version" in line
     [line] = problems("{name: workers, role: worker, replicas: 2}", strategy=continuing.replace("KIND", "all_reduce"))
     assert "warning worker-loss pool `workers` cannot lose a worker without a restart" in line
-    [line] = problems(
-        "{name: workers, role: worker, replicas: 2, min_replicas: 1, gpus: 1}",
-        strategy=continuing.replace("KIND", "all_reduce"),
-    )
-    assert "error worker-loss pool `workers` trains on GPUs" in line
 
 
 # Tests of pins and hosts

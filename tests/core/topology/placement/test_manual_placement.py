@@ -81,14 +81,14 @@ def test_the_reason_why_it_does_not_fit(target: str, reason: str) -> None:
 
 
 def test_a_drop_on_an_occupied_gpu_swaps() -> None:
-    # The planner places an unpinned partner of the swap on the other GPU, without a pin.
+    # The displaced replica is not pinned, and gets no pin: the planner moves it to the other GPU by itself.
     assert pins_for(ONE_EACH, [host("a", 4)], ["worker-3"], "a:0") == {"worker-3": "a:0"}
     after = place(set_pins(ONE_EACH, {"worker-3": "a:0"}), [host("a", 4)])
     assert after.slots["worker-0"].gpus[0].index == 3
-    # A pinned partner keeps a pin.
+    # The displaced replica is pinned, so its pin moves to the other GPU.
     pinned = set_pins(ONE_EACH, {"worker-0": "a:0", "worker-3": "b:1"})
     assert pins_for(pinned, HOSTS, ["worker-3"], "a:0") == {"worker-3": "a:0", "worker-0": "b:1"}
-    # An unpinned partner that would otherwise be placed elsewhere is pinned.
+    # The displaced replica is not pinned, but gets a pin, because the planner would place it elsewhere.
     assert pins_for(pinned, HOSTS, ["worker-3"], "a:2") == {"worker-3": "a:2", "worker-2": "b:1"}
 
 

@@ -14,7 +14,7 @@ WORKERS = "{name: workers, role: worker, replicas: 4}"
 
 
 def loads(value: Topology, *places: str) -> dict[str, float]:
-    """Returns the loads if the replicas are on the given hosts, which are in the order of the replicas."""
+    """Returns the load of each host's link. The nth replica is placed on the nth of the given hosts."""
     names = [replica.name for replica in replicas_of(value)]
     return link_loads(value, traffic_of(value), dict(zip(names, places, strict=True)))
 
@@ -61,14 +61,14 @@ def test_a_mixed_reduction_loads_all_links_equally() -> None:
 @pytest.mark.parametrize("places", ["aabbab", "aaaabb", "aabbcc", "abcdda", "aaaaaa"])
 def test_a_mixed_reduction_loads_a_link_with_the_transfers_to_other_places(places: str) -> None:
     workers, reducers = 4, 2
-    part = 1.2 / workers  # The share of each reducer. The trainers sum the rest.
+    part = 1.2 / workers  # The part of the gradients that each reducer sums. The trainers sum the remaining parts.
     parts = [(1 - reducers * part) / workers] * workers + [part] * reducers
     sent = dict.fromkeys(places, 0.0)
     for owner, own_part in enumerate(parts):
         for worker in range(workers):
             if places[worker] != places[owner]:
-                sent[places[worker]] += own_part  # The worker sends gradients.
-                sent[places[owner]] += own_part  # The owner returns their sum.
+                sent[places[worker]] += own_part  # The worker sends its gradients of this part to the owner.
+                sent[places[owner]] += own_part  # The owner returns the sum of all gradients of this part.
     mixed = topology(WORKERS, "{name: r, role: reducer, replicas: 2}", strategy="{kind: reduction_server}")
     assert loads(mixed, *places) == pytest.approx({place: load for place, load in sent.items() if load})
 

@@ -1,4 +1,4 @@
-"""Tests of the costs of reductions, compared with their closed forms."""
+"""Tests that compare the computed costs of reductions with closed-form formulas."""
 
 from __future__ import annotations
 

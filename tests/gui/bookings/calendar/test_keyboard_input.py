@@ -73,20 +73,20 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     desk.is_away = True
     desk.calendar.close()
     desk.page.acts.undo.trigger()
-    desk.wait_until(lambda: desk.page.commands.last is not None and "not answer" in desk.page.notice.text)
+    desk.wait_until(lambda: desk.page.commands.history.done and "not answer" in desk.page.notice.text)
     desk.is_away = False
-    desk.calendar._away = None  # The store's retry interval depends on a clock that is stopped in this test.
-    desk.page.commands.undo()  # Repeat the undo that failed while the calendar was unreachable.
+    desk.calendar._away = None  # The clock of this test is stopped, so the calendar would never retry by itself.
+    desk.page.commands.undo()  # Repeat the undo, which has failed because the calendar was unreachable.
     desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end)
 
     # A cancelled series is restored except where other users have booked meanwhile.
     draft = Draft("weekly", ("GPU-b0",), NOW + timedelta(hours=2), NOW + timedelta(hours=3), ZONE)
     weekly = desk.store.book_series(draft, "FREQ=DAILY;COUNT=3").booked
     desk.page.commands.cancel_series(weekly[0])
-    desk.wait_until(lambda: "weekly" not in desk.live() and desk.page.commands.last is not None)
+    desk.wait_until(lambda: "weekly" not in desk.live() and desk.page.commands.history.done)
     desk.store.book(Draft("quicker", ("GPU-b0",), weekly[1].start, weekly[1].end, ZONE, owner="lee"))
     desk.page.commands.undo()
-    desk.wait_until(lambda: "2 of 3 bookings restored; gpu-b:0 is booked by lee" in desk.page.notice.text)
+    desk.wait_until(lambda: "2 of 3 bookings changed; gpu-b:0 is booked by lee" in desk.page.notice.text)
     live = desk.store.bookings(NOW, NOW + timedelta(days=5), live=True)
     assert [one.start for one in live if one.title == "weekly"] == [weekly[0].start, weekly[2].start]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRect, Qt
 from PySide6.QtGui import QMouseEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
@@ -68,6 +68,26 @@ def test_a_drag_over_another_users_booking_shows_the_reason_at_the_cursor_and_bo
     assert desk.page.dialog is None
     assert "booked by lee" in desk.page.notice.text
     assert set(desk.live()) == {"theirs"}
+
+
+def test_the_times_of_a_drag_lie_over_an_open_drawer(desk: Desk) -> None:
+    booking = desk.book("a0", 4, 4, "mine")
+    desk.open()
+    desk.wait_until(lambda: desk.shown("mine"))
+    page, tip = desk.page, desk.page.surface.tip
+    page.surface.select(booking.id)
+    drawer = page.drawers.current
+    assert drawer is not None
+    assert drawer.x() < page.surface.width(), "the drawer covers a part of the calendar"
+    start = desk.place("a0", 6)
+    desk.drag(start, QPoint(drawer.x() - 8, start.y()), drop=False)
+    over = QRect(tip.mapTo(page, QPoint()), tip.size())
+    assert over.intersects(QRect(drawer.mapTo(page, QPoint()), drawer.size()))
+    inside = tip.rect().adjusted(4, 4, -4, -4)
+    shown = page.grab(inside.translated(over.topLeft())).toImage()
+    assert shown == tip.grab(inside).toImage().convertToFormat(shown.format())
+    desk.key(Qt.Key.Key_Escape)
+    assert not tip.isVisible()
 
 
 def test_escape_calls_off_a_drag(desk: Desk) -> None:
@@ -152,4 +172,4 @@ def test_nothing_asks_the_store_while_dragging(desk: Desk, monkeypatch: pytest.M
         QTest.mouseMove(viewport, begin + QPoint(x, 0))
     desk.key(Qt.Key.Key_Escape)
     assert asked == []
-    assert 2 < len(refused) < 70  # The check runs once per quarter of an hour, not once per pixel.
+    assert 2 < len(refused) < 70  # The drag is checked at each quarter of an hour, not at each pixel.

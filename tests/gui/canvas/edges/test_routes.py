@@ -14,7 +14,7 @@ from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import Grid, arrange
 
 APART = 7
-"""Smallest distance between the centres of distinguishable lines of 3 pixels."""
+"""Smallest distance in pixels between the centres of two lines, each 3 pixels wide, at which they look separate."""
 
 
 def stretches(hop: Hop) -> list[Box]:
@@ -26,7 +26,7 @@ def stretches(hop: Hop) -> list[Box]:
 
 
 def meetings(hops: tuple[Hop, ...]) -> list[tuple[str, str]]:
-    """Returns pairs of hops that cross, touch or share a track."""
+    """Returns the pairs of hops whose lines cross or are too close to each other."""
     return [
         (f"{one.source}-{one.target}", f"{other.source}-{other.target}")
         for one, other in combinations(hops, 2)
@@ -97,7 +97,7 @@ def test_three_in_a_row_pass_back_below_them() -> None:
 
 def test_a_hundred_hosts_are_routed_at_once() -> None:
     grid = arrange({f"h{n}": 168 for n in range(128)}, 11)
-    begun = time.thread_time()  # Thread time is independent of other processes.
+    begun = time.thread_time()  # The thread's CPU time does not depend on other processes.
     hops = loop(grid, {cell.key for cell in grid.cells})
     assert time.thread_time() - begun < 0.3
     assert meetings(hops) == []

@@ -1,4 +1,4 @@
-"""Tests that several logs are merged into whole lines in a stable order, loaded page by page."""
+"""Tests that several logs are merged line by line in a stable order, and that the result is loaded page by page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text(name: str, count: int) -> bytes:
 
 @dataclass
 class Logs:
-    """Merged logs whose lines are added with their times."""
+    """Several logs and their merged view. Tests add lines with times."""
 
     merged: MergedLog
     times: list[LogTimes]

@@ -354,7 +354,7 @@ def test_work_is_kept_a_little_after_a_change_and_gone_once_saved(
     driver.page.open(digits_file)
     change(driver)
     driver.wait_until(lambda: any((tmp_path / "recovery").glob("*.json")))
-    # Another page does not offer this unsaved work, because its process is still running.
+    # Another page does not offer to recover this unsaved work, because the process that it belongs to is still running.
     assert make_driver(recovery=tmp_path / "recovery").notice() == ""
     driver.page.save()
     assert list((tmp_path / "recovery").iterdir()) == []

@@ -1,12 +1,18 @@
 """Trains on batches that depend on the rank and the step; some ranks kill themselves, and may return.
 
-Usage: loses_workers.py STEPS [returns=COUNT] [RANK:STEP:PLACE …], with the places forward, backward, step, join (in a
-new group), and a number: milliseconds after the beginning of the step. A rank that has returned kills itself at the
-places back (in the transfer of the state) and other (its model differs) only, whose STEP is the number of its return.
-Training lasts until workers have returned COUNT times, and then for STEPS further steps.
+Usage: loses_workers.py STEPS [returns=COUNT] [like-nccl] [RANK:STEP:PLACE …], with the places forward, backward, step,
+join (in a new group), and a number: milliseconds after the beginning of the step. A rank that has returned kills itself
+at the places back (in the transfer of the state) and other (its model differs) only, whose STEP is the number of its
+return. Training lasts until workers have returned COUNT times, and then for STEPS further steps. With `like-nccl`
+gradients on the CPU take the way of those on a GPU (`gloo_like_nccl`).
 
-Each rank prints its members after every step, and at the end its parameters' digest and, with the lines that the first
-remaining rank has printed, the distance from a single process that computes the same batches and memberships.
+A rank kills itself at the given place of the given step: forward, backward, step, join (when it joins a new group), or
+a number of milliseconds after the step has begun. A rank that has returned kills itself only at the places back (during
+the transfer of the state) and other (its model differs). For these, STEP is the number of its return. Training lasts
+until workers have returned COUNT times, and then for STEPS further steps.
+
+Each rank prints the members after every step. At the end, it prints a digest of its parameters, and the largest
+difference from the parameters of a single process that computes the same batches for the same members.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import time
 from itertools import pairwise
 from typing import Any
 
+import gloo_like_nccl
 import torch
 
 import torchyard_roles
@@ -29,7 +36,7 @@ from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 average_gradients = GradientAverager._average
 averaged_over: list[int] = []
-"""The ranks whose gradients the last step has averaged. A loss between this and the step's end changes the members."""
+"""The ranks whose gradients the last step has averaged. If a rank is lost afterwards, the members differ from these."""
 
 
 def record_ranks(averager: GradientAverager, kind: int, round_: int) -> object:
@@ -51,11 +58,12 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 def loss_of(model: torch.nn.Module, rank: int, step: int) -> torch.Tensor:
     source = torch.Generator().manual_seed(1000 * step + rank)
     batch = torch.randn(8, 64, dtype=torch.float64, generator=source)
-    return (model(batch) ** 2).mean()
+    return (model(batch.to(next(model.parameters()).device)) ** 2).mean()
 
 
-def alone(memberships: list[list[int]]) -> torch.nn.Module:
+def alone(memberships: list[list[int]], device: torch.device) -> torch.nn.Module:
     model, optimizer = model_and_optimizer()
+    model.to(device)
     for step, ranks in enumerate(memberships):
         optimizer.zero_grad()
         for rank in ranks:
@@ -69,7 +77,7 @@ def die(*_: Any) -> None:
 
 
 class History:
-    """The members of each step so far, which a worker that returns gets from the others."""
+    """The members of each step so far. A worker that returns gets this history from the others."""
 
     def __init__(self) -> None:
         self.memberships: list[list[int]] = []
@@ -81,7 +89,7 @@ class History:
         self.memberships[:] = state["memberships"]
 
     def steps_since_return(self, count: int) -> int:
-        """Returns the steps since workers have returned `count` times, or -1 before."""
+        """Returns the number of steps since workers have returned `count` times, or -1 if they have not."""
         at = [0]
         for step, (before, after) in enumerate(pairwise(self.memberships), 1):
             at += [step] * len(set(after) - set(before))
@@ -89,11 +97,13 @@ class History:
 
 
 def main(steps: int, *arguments: str) -> None:
+    if "like-nccl" in arguments:
+        gloo_like_nccl.install()
     cluster = torchyard_roles.join()
     rank = cluster.rank
     assert rank is not None
     returns = sum(int(each.partition("=")[2]) for each in arguments if "=" in each)
-    kills = [each.split(":") for each in arguments if "=" not in each]
+    kills = [each.split(":") for each in arguments if ":" in each]
     life = int(os.environ.get("TORCHYARD_RETURN", "0"))
     places = {(int(step), place) for who, step, place in kills if int(who) == rank}
     late = {place for step, place in places if step == life and place in ("back", "other")} if life else set()
@@ -132,9 +142,9 @@ def main(steps: int, *arguments: str) -> None:
         mean = cluster.mean(loss.detach()).item()
         line = {"step": step, "ranks": memberships[-1], "chief": cluster.is_chief, "mean": mean, "seed": seed}
         print(json.dumps(line | {"at": time.time()}), flush=True)
-    values = [parameter.detach().view(-1).view(torch.uint8) for parameter in model.parameters()]
+    values = [parameter.detach().cpu().view(-1).view(torch.uint8) for parameter in model.parameters()]
     digest = hashlib.sha256(bytes(torch.cat(values).tolist()))
-    oracle = alone(memberships)
+    oracle = alone(memberships, cluster.device)
     far = max(float((p - q).detach().abs().max()) for p, q in zip(model.parameters(), oracle.parameters(), strict=True))
     print(json.dumps({"digest": digest.hexdigest(), "far": far}), flush=True)
 

@@ -1,10 +1,10 @@
-"""Count the updates of worker groups that may shard their model: each update subtracts 1 from each parameter.
+"""Counts the updates of worker groups that may shard their model: each update subtracts 1 from each parameter.
 
     counts_sharded.py FOLDER UPDATES SECONDS_AN_UPDATE [meta]
 
 FOLDER/<rank> holds the number of updates that have begun. After leave(), the script writes FOLDER/result.<rank>: the
-smallest and largest value of this rank's parts of the parameters. A resumed run makes the rest of the updates.
-With `meta`, only the chief's model has values.
+smallest and largest value of this rank's parts of the parameters. A resumed run makes the remaining updates. With
+`meta`, only the chief's model has values.
 """
 
 import json

@@ -107,7 +107,7 @@ def step(cluster: Cluster, model: nn.Module, inputs: torch.Tensor, number: int) 
 
 
 def slow_down_copies(cluster: Cluster) -> None:
-    """Begins each copy for a checkpoint after a time in which the next step would change the values."""
+    """Delays each copy for a checkpoint, so that the next step could change the values before they are copied."""
     saving = cluster._strategy.sharded_saving
     copy = saving._copy_values
 

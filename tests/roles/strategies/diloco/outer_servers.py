@@ -81,12 +81,14 @@ class Servers:
 
 
 class Group:
-    """A worker group whose model is a single tensor."""
+    """A worker group whose model is a single tensor, which is divided into fragments."""
 
     def __init__(self, servers: Servers, served: Served, number: int, values: torch.Tensor, **restored: Any) -> None:
         self.number = number
         self.values = values
-        self.outer = OuterParameters(flats_of([values], []))
+        fragments = servers.options.fragments
+        self.parts = list(values.tensor_split(fragments))
+        self.outer = OuterParameters([flats_of([part], [], at)[0] for at, part in enumerate(self.parts)])
         self.store = JoinStore.connect(served.address, KEY, f"worker-{number}", number)
         name = f"worker-{number}"
         codec = WireCodec(servers.options.wire)
@@ -100,6 +102,8 @@ class Group:
             self.outer,
             PackedTensors(()),
             self.wire,
+            fragments=fragments,
+            warmup_steps=servers.options.warmup_steps,
             host_wait_s=20,
             **restored,
         )
@@ -113,10 +117,15 @@ class Group:
             self.outer.install()
         return outcome
 
-    def push(self, weight: float = 1.0, *, has_finished: bool = False) -> None:
-        outcome = self.average.average(self.outer.differences(), weight, has_finished=has_finished)
+    def push(self, weight: float = 1.0, *, has_finished: bool = False, fragment: int | None = None) -> None:
+        weights = [weight] * (len(self.parts) if fragment is None else 1)
+        outcome = self.average.average(
+            self.outer.differences(fragment), weights, has_finished=has_finished, fragment=fragment
+        )
         self.outcomes.append(outcome)
-        if outcome is Outcome.REPLACED:
+        if outcome is Outcome.AVERAGED:
+            self.outer.install(fragment)
+        elif outcome is Outcome.REPLACED:
             self.outer.install()
 
     def close(self, *, has_stopped: bool = False) -> None:
@@ -136,7 +145,7 @@ def serving(served: Served, count: int, groups: int, folder: Path | None = None,
 def share_of_own_speeds(store: Served, round_s: float, seconds: float, elements: int) -> float:
     """Returns the samples per second of all groups with `quorum: 3`, divided by the sum of their own speeds.
 
-    A group computes by sleeping for `round_s`, and the last one for four times as long.
+    A group sleeps for `round_s` instead of computing; the last group sleeps four times as long.
     """
     with ExitStack() as closing:
         servers = closing.enter_context(serving(store, 2, len(SLOWNESS), quorum=3))
@@ -149,7 +158,7 @@ def share_of_own_speeds(store: Served, round_s: float, seconds: float, elements:
         def train(group: Group) -> None:
             slowness = SLOWNESS[group.number]
             began, rounds = time.monotonic(), 0
-            # A group ends with a whole round, so that each rate is exact.
+            # A group ends only after a complete round, so that each rate is exact.
             while time.monotonic() - began < seconds - slowness * round_s / 2:
                 time.sleep(slowness * round_s)
                 group.values.sub_(1e-3)

@@ -72,6 +72,7 @@ def test_fragments_together_send_the_bytes_of_the_whole(wire: str) -> None:
         numbers = range(len(flats))
         slices = [encoding.cut(numbers, encoding.empty(numbers), member, 3) for member in range(3)]
         sizes.append(sum(each.numel() for member in slices for each in member))
-    blocks = len(divided) * 4  # An integer encoding adds at most one shorter block with its scale to each fragment.
+    # In an integer encoding, each fragment may end with a shorter block, which needs one more scale of 4 bytes.
+    blocks = len(divided) * 4
     assert sizes[0] == WireCodec(wire).size(whole[0].elements)
     assert 0 <= sizes[1] - sizes[0] <= (blocks if wire in ("int8", "int4") else 0)

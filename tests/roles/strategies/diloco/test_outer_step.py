@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torchyard_roles.exchange.pinned_copies import PinnedCopies
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters, flats_of
 
 
@@ -87,3 +88,32 @@ def test_complex_parameters_and_those_in_another_memory_layout_are_averaged() ->
         each.mul_(3)
     outer.install()
     assert all(torch.equal(mine, other) for mine, other in zip(model, before, strict=True))
+
+
+def test_snapshots_and_staged_values_take_the_way_of_a_gpu() -> None:
+    """The copies are made in pieces, here on the CPU; later changes of the model are in no snapshot."""
+    model = [torch.randn(9, 4).to(torch.bfloat16), torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)]
+    outer = OuterParameters(flats_of(model, []))
+    for flat in outer.flats:
+        flat.copies = PinnedCopies(torch.device("cpu"), piece_bytes=64)
+    outer.begin()
+    for each in model:
+        each.mul_(3)
+    expected = outer.differences()
+    differences = outer.snapshot()
+    for each in model:
+        each.mul_(2)
+    assert all(torch.equal(one, other) for one, other in zip(differences(), expected, strict=True))
+
+    other = OuterParameters(flats_of([each.clone() for each in model], []))
+    other.load(outer.theta, outer.momentum, 0)
+    outer.stage()
+    for each in (outer, other):
+        each.install(mixing=0.25)
+    mine, theirs = (each.flats[0].gather() for each in (outer, other))
+    assert torch.equal(mine, theirs)
+
+    outer.stage()
+    outer.load([torch.zeros_like(each) for each in outer.theta], outer.momentum, 1)
+    outer.install()
+    assert not any(each.any() for each in model), "values that were staged before are not used"

@@ -34,7 +34,7 @@ class Ready:
 
 
 class LateFlags(FiniteGradients):
-    """Reads the flag of a step only in the next step or in check(), as on a GPU."""
+    """Reads the flag of a step only during the next step or in check(), as on a GPU."""
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.check()
@@ -116,7 +116,8 @@ def test_no_group_saves_after_a_step_whose_gradients_a_gpu_has_not_shown_to_be_f
         for each in groups:
             each.step(42, float("nan"))
             assert each.model.weight.isnan().all()
-            assert not each.saving.save(42, last=True)  # A stop also continues without the checkpoint.
+            # At a stop, too, no checkpoint is saved, and no error is raised yet.
+            assert not each.saving.save(42, last=True)
             for last in (
                 lambda each=each: each.saving.save(42, anew=True),
                 lambda each=each: each.strategy.save(tmp_path, 42),

@@ -102,7 +102,7 @@ def received(folder: Path, to: int, *others: int) -> float:
         updates, most = (folder / f"values.{to}").read_text().split()
     except (OSError, ValueError):
         return 0
-    # The counts of the others are read later, so they are at least as high as at the time of the values.
+    # The other ranks' counts are read after the values, so they are at least as high as when the values were written.
     return -float(most) - int(updates) - sum(done(folder, rank) for rank in others)
 
 
@@ -114,7 +114,7 @@ def last_line(output: str) -> dict[str, float]:
 def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     start: Start, store: Served, tmp_path: Path, keeper: Keeper
 ) -> None:
-    """Updates with NaN are the exception: the whole group skips such updates and counts them as skipped."""
+    """Only updates with NaN do not count: all ranks of the group skip them and report them as skipped."""
     groups = Groups(start, store, 2, 1, on_nan="skip")
     keeper.listen()
     updates = {0: 60, 1: 60, 2: 35}
@@ -142,7 +142,10 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
 def test_the_first_rank_announces_the_end_of_the_last_exchanges(
     monkeypatch: pytest.MonkeyPatch, duration_s: float
 ) -> None:
-    """Also if the exchanges end before the first rank waits for them; a missing flag aborted the other ranks."""
+    """The first rank must announce the end even if the exchanges end before it waits for them.
+
+    Otherwise, the other ranks would abort.
+    """
     trainers = TrainerAddress("worker-0", "127.0.0.1", 1, 2, 0), TrainerAddress("worker-1", "127.0.0.1", 1, 1, 1)
     environment = Environment(world_size=3, group_size=2, groups=2, peers=Peers(trainers=trainers), key=KEY)
     strategy = Hogwild(environment)

@@ -29,7 +29,7 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 SIZES = [(300, 7), (1,), (41,), (2, 3, 50), (5000,)]
 ROUNDING = 1e-10
-"""Rounding error in float64 of sums of some hundred numbers of size 1 in different orders."""
+"""Largest difference between float64 sums of a few hundred numbers of size 1 that are added in different orders."""
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
 
 
 class Interrupted(ShardCopy):
-    """A copy whose answer arrives right after `has_arrived` has been read, if other threads may write at that time."""
+    """A copy whose answer arrives right after `has_arrived` has been read, unless a lock prevents this."""
 
     def __init__(self, *arguments: Any) -> None:
         self.may_arrive, self._has_come = threading.Event(), threading.Event()
@@ -186,7 +186,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
 
         def die_and_come_back() -> None:
             wait_until(lambda: host.group.holdings.masters[1].version >= 20)
-            # The host's master has the deltas that it has just received; the host has no delta of its own.
+            # The host's master copy includes the deltas that it has just received. The host has no deltas of its own.
             host.group._server.close()
             for link in host.group._exchanges:
                 link.close()
@@ -244,7 +244,7 @@ def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
     holdings = delta_server.Holdings(0, peers, [[], [], []])
     moved = tensor_connection.Peer("worker-9", "127.0.0.1", free_port())
     holdings.meet(2, moved, 1)
-    holdings.meet(2, peers[2], 0)  # An old introduction is read late.
+    holdings.meet(2, peers[2], 0)  # A message with the group's old address is read late.
     assert holdings.peers == [*peers[:2], moved]
 
     holdings.lose(2, PeerLost("worker-2", "127.0.0.1", "connection timed out"))
@@ -255,7 +255,7 @@ def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
 
 
 def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_completely() -> None:
-    """With a lineage but without versions, a starting group that uses the answer could not choose a view."""
+    """If the answer had a lineage but no versions, a starting group could not use it to choose a view."""
     holdings = delta_server.Holdings(0, peers_of(3), [[], [], []])
 
     class Begins(list[Any]):
@@ -393,7 +393,7 @@ def test_bytes_are_those_of_the_table() -> None:
     count, updates, sync_every = 4, 40, 4
     with groups_of(count, [(1000, 300), (77,), (50_000,)], dtype=torch.float32, sync_every=sync_every) as groups:
         size = sum(parameter.numel() * 4 for parameter in groups[0].parameters)
-        for each in groups:  # All connections and handshakes are completed.
+        for each in groups:  # Complete all connections and handshakes before the traffic is measured.
             each.group.exchange_all()
         before = [each.group.traffic() for each in groups]
         for _ in range(updates):
@@ -496,7 +496,8 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
         def connect_late(*arguments: Any) -> tensor_connection.Connection:
             connection = connect(*arguments)
             threading.Thread(target=link.close, daemon=True).start()
-            assert joins.wait(30)  # By now, close() would have discarded the connection.
+            # close() now waits for the link's thread, so it can no longer close this new connection itself.
+            assert joins.wait(30)
             return connection
 
         monkeypatch.setattr(link, "join", join_and_notify)

@@ -85,7 +85,7 @@ def at_once(*calls: Callable[[], object]) -> None:
     def run(call: Callable[[], object]) -> None:
         try:
             call()
-        except BaseException as error:  # Raised again by the calling thread.
+        except BaseException as error:  # The calling thread raises the exception again.
             problems.append(error)
 
     threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]

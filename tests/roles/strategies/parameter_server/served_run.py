@@ -26,7 +26,7 @@ SEEDING = threading.RLock()
 
 @dataclass
 class Run:
-    """`workers` in `groups` groups of equal size, and `servers`."""
+    """A run with `workers` workers in `groups` worker groups of equal size, and with `servers` parameter servers."""
 
     workers: int = 2
     servers: int = 1

@@ -66,7 +66,7 @@ def descend_growing(
     clip: Callable[[list[nn.Parameter], float], torch.Tensor] | None = None,
     first: int = 0,
 ) -> None:
-    """Trains while layers 2 and 0 are added after steps 4 and 8; the first `first` steps have been made before."""
+    """Trains while layers 2 and 0 are added after steps 4 and 8, beginning with step `first`."""
     joins = {4: 2, 8: 0}
     for step in range(first):
         if step in joins:
@@ -156,7 +156,8 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         model, optimizer = served.distribute(model, head("SGD", model), CPU)
         if rank:
             descend(model, optimizer, batches(2, 4))
-            # By now, group 0 has both layers and a server has been restarted, while this group has neither layer.
+            # When this wait ends, group 0 has added both layers and a server has been restarted. This group has added
+            # neither.
             assert done.wait(30)
         descend_growing(model, optimizer, batches(10, 4), add)
         served.pairs[0]._finish()
@@ -178,7 +179,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         held = {n: state for server in run.servers_now for n, state in server.pairs[0].shard._chunks.items()}
     assert [count.dropped for count in counts] == [0, 0]
     assert sum(state.chunk.elements for state in held.values()) == sum(each.numel() for each in chief.parameters())
-    # The chief ends with the servers' values, including those of added parameters.
+    # The chief ends with the servers' values of all parameters, including added ones.
     entry = Entry("0.weight", (24, 12), "float64", 2)
     values = torch.cat([held[chunk.number].parameters for chunk in added_chunks(entry, 2, 256, whole=False)])
     assert torch.equal(values, chief[0].weight.detach().view(-1))

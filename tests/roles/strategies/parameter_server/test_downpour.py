@@ -59,7 +59,7 @@ def test_the_sum_of_the_servers_versions_equals_the_pushes_accepted(workers: int
 
 @pytest.mark.parametrize("model_of", [network, Odd], ids=["plain", "of every kind of parameter"])
 def test_overlapped_exchanges_bring_the_last_step_s_parameters_at_the_next(model_of: Callable[[], nn.Module]) -> None:
-    """Group 1 does not push, so each gradient of group 0 is one step late."""
+    """Only group 0 pushes, so each of its gradients is applied exactly one step late."""
     run = Run(2, 2, 2, "downpour")
     data = batches(10, 8)
 
@@ -111,7 +111,7 @@ def test_between_pulls_a_worker_steps_by_itself_and_what_it_pushes_is_the_sum() 
     descend(expected, torch.optim.SGD(expected.parameters(), lr=0.1), data)
     assert difference(trained.state_dict(), expected.state_dict()) < 1e-12
     size = sum(p.numel() * 8 for p in expected.parameters())
-    # There are two pushes in six steps; the headers are large in relation to these small chunks.
+    # There are two pushes in six steps. The chunks are small, so the headers make up much of the traffic.
     assert size * 2 <= sent < size * 2 * 2
     assert size * 2 <= received < size * 2 * 3
 
@@ -156,7 +156,9 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
 
     def act(rank: int) -> float:
         strategy, model, optimizer = distribute(run, rank)
-        ready.wait()  # A worker that joins after a round has begun would start with the next round.
+        # Start together, because a worker that joins after a round has begun would take part only from the next round
+        # on.
+        ready.wait()
         for number, batch in enumerate(data):
             if rank == 2:
                 wait_until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
@@ -171,7 +173,8 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
         dropped = run.on_workers(act)
         assert run.ended()
         counts = [server.pairs[0].shard.ledger.counts for server in run.servers_now]
-    assert dropped == [0, 0, 12]  # The worker was always one round late.
+    # The pushes of worker 2 were one round late in each step, so all of them were dropped.
+    assert dropped == [0, 0, 12]
     assert [(count.late, count.accepted) for count in counts] == [(12, 12)] * 2
 
 
@@ -226,7 +229,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
         for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():
             model(inputs * (1 + rank)).square().sum().backward()
             seen.append(mean.clone())
-            if rank == 1:  # Rank 1 pushes last, so the server steps in the thread of its session.
+            if rank == 1:  # Rank 1 pushes last, so the server steps in the thread of rank 1's session.
                 wait_until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
             strategy.pairs[0]._exchange.wait()
@@ -382,7 +385,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         left.set()
 
     for number, act in enumerate((first, second)):
-        # This interval disables periodic saves, so servers save only at goodbyes and after a restore.
+        # With this interval, there are no periodic saves: servers save only when a worker leaves, and after a restore.
         options = {"checkpoint_every_s": 600.0}
         run = Run(2, 1, 2, "downpour", folder=str(tmp_path), run_id=f"run-{number}", options=options)
         with run.serving():

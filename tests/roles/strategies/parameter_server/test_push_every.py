@@ -56,7 +56,7 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
             strategy.at_boundary(step)
             if step == 4 + hears_late_by * (rank % 2):
                 strategy.flush(4)
-                strategy.flush(4)  # The calls are made for a save and for a stop after the same step.
+                strategy.flush(4)  # A save and a stop after the same step both call flush().
         anew = strategy.finish()
         strategy.leave()
         assert anew == (rank == 0)

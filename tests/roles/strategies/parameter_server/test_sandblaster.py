@@ -1,4 +1,4 @@
-"""Tests of synchronous training through parameter servers, compared with one process on the whole batch."""
+"""Tests of synchronous training through parameter servers, compared with one process that computes whole batches."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_buffers_are_sent_when_they_have_changed_and_are_the_chiefs_after_each_s
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
         sent, seen = [], []
         for number in range(4):
-            if rank or number == 2:  # The chief changes the buffer once.
+            if rank or number == 2:  # Only the chief changes the buffer, and only once.
                 model.seen.fill_(1 + 10 * rank + number)
             before = bytes_of(strategy)[0]
             model(batches(1, 4)[0][0]).square().sum().backward()
@@ -287,12 +287,15 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
             files.write(tmp_path, step, content, {})
             files.prune(tmp_path)
         assert not part.exists()
-        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # Part 60 is pruned with the next save.
+        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # The next save would prune part 60.
         strategy.leave()
 
 
 def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two groups leave at once, and the thread of the first group is delayed between copying and writing."""
+    """Two groups leave at the same time.
+
+    The thread that saves for the first group is delayed between copying and writing.
+    """
     run = Run(1, 1, strategy="downpour", folder=str(tmp_path), options={"checkpoint_every_s": 600.0})
     with run.serving():
         strategy, model, (server,) = run.worker(0), network(), run.servers_now
@@ -305,7 +308,7 @@ def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monk
                 descend(model, optimizer, batches(1, 9))
                 assert (copy["version"], server.pairs[0].shard.version) == (0, 1)
                 later.start()
-                later.join(0.3)  # The later save waits until this one has ended.
+                later.join(0.3)  # The later save must wait until the first one has ended.
             return copy
 
         monkeypatch.setattr(server.pairs[0].shard, "state", copied)

@@ -32,7 +32,7 @@ RESUMABLE = Path(__file__).parents[2] / "programs" / "resumable.py"
 PAIRS = Path(__file__).parents[2] / "programs" / "resumable_pairs.py"
 KEY = "5a" * 32
 BUSY_S = 10.0
-"""Additional time in seconds on a busy machine, on which workers start and end beside other tests."""
+"""Additional time in seconds for workers to start and end on a machine that runs other tests."""
 
 
 class Cluster:
@@ -212,7 +212,7 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     for worker in workers:
         read_until(worker, "step 12")
     server.kill()
-    server.wait(DEADLINE_S)  # Until its end, the server may hold the port.
+    server.wait(DEADLINE_S)  # The killed server may hold the port until its process has ended.
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
     back.touch()
     for worker in workers:

@@ -74,7 +74,7 @@ def test_a_push_that_is_too_stale_is_dropped_counted_and_answered_with_the_newes
     for worker in (fast, slow):
         worker.take(shard.pull(worker.group, 0, 0))
     for _ in range(4):
-        fast.value = 1.0  # With this value, all gradients are 1.
+        fast.value = 1.0  # Reset the worker's value, so that each gradient is 1.
         fast.push()
     reply = slow.push()
     assert reply.header["outcome"] == "stale"

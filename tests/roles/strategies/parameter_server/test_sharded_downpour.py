@@ -119,7 +119,7 @@ def test_every_update_of_every_group_counts_once(
 def stop_and_resume(
     start: Start, folder: Path, checkpoints: Path, program: Path, steps: int, *sizes: int, **options: object
 ) -> list[dict[str, Any]]:
-    """Stops a run in its midst and resumes it with new servers; returns the result of each rank."""
+    """Stops a run in the middle and resumes it with new servers; returns the result of each rank."""
     folder.mkdir(exist_ok=True)
     more = {"TORCHYARD_CHECKPOINTS": str(checkpoints), "TORCHYARD_RUN_DIR": str(folder)}
     with served(start, *sizes, **options) as groups:

@@ -84,7 +84,7 @@ def by_definition(data: list[tuple[torch.Tensor, torch.Tensor]], push_every: int
             worker.load_state_dict(server.state_dict())
         else:
             of_worker.step()
-        for optimizer in (of_server, of_worker):  # As a scheduler would.
+        for optimizer in (of_server, of_worker):  # Change the learning rate, as a scheduler would.
             optimizer.param_groups[0]["lr"] *= 0.9
     return worker
 

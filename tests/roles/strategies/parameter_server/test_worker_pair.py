@@ -114,7 +114,7 @@ def test_a_gan_whose_optimizers_take_turns_equals_one_process_on_the_whole_batch
 
 
 class Shared(nn.Module):
-    """Two halves, each with its own optimizer, and a frozen layer and a buffer."""
+    """A model of two halves, each with its own optimizer, which also has a frozen layer and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def test_the_step_of_one_pair_leaves_a_graph_of_the_others_alone(strategy: str, 
                 torch.equal(value, each) and version == each._version
                 for (value, version), each in zip(before, judge.parameters(), strict=True)
             )
-            graph.backward()  # autograd rejects the backward pass if parameters have changed meanwhile.
+            graph.backward()  # autograd rejects the backward pass if parameters have changed since the forward pass.
             judging.step()
         served.leave()
 
@@ -229,7 +229,7 @@ def test_a_run_s_step_has_the_exchanges_of_all_pairs() -> None:
             play(generator, critic, 1)
             found = strategy.statistics()
             last = [pair.times["exchange_s"] + pair.times["wait_s"] for pair in strategy.pairs]
-            # The times include those of both steps of the critic.
+            # `statistics` counts both steps of the critic, but `times` has only the last step of each pair.
             assert found["exchange_s"] + found["wait_s"] > sum(last)
             assert "compute_s" not in found  # The caller computes `compute_s` as the remaining time of the step.
         strategy.at_boundary(3)
@@ -250,7 +250,7 @@ def test_the_chief_ends_though_a_group_waits_for_the_warm_start_of_a_pair_that_i
         strategy.distribute(*generator, CPU)
         if not rank:
             descend(critic[0], critic[1], [(inputs, inputs[:, :1]) for inputs, _ in batches(3, 4)])
-            assert joined.wait(30)  # From here on, the other group waits for the generator's warm start.
+            assert joined.wait(30)  # The other group now waits for the generator's warm start.
         strategy.finish()
         strategy.leave()
 
@@ -287,7 +287,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
             strategy.restore(tmp_path, 5)
             if rank == 0:
                 shutil.rmtree(tmp_path / "parts")
-            # Further calls of distribute() restore in this way, without reading the files again.
+            # Later calls of distribute() restore in the same way, but do not read the files again.
             strategy.restore(tmp_path, 5)
         return strategy, pairs
 
@@ -540,7 +540,7 @@ def test_all_that_step_together_are_clipped_together_on_the_mean_gradient(by: st
 
 
 def test_a_norm_of_gradients_that_are_not_stepped_with_is_refused() -> None:
-    """Without the optimizer's name, the critic's clip_gradients() would also clip the generator's old gradients."""
+    """If the optimizer were not named, the critic's clip_gradients() would also clip the generator's old gradients."""
     run = Run(1, 1)
     with run.serving():
         strategy = run.worker(0)

@@ -1,4 +1,7 @@
-"""Runs a worker or a reducer on lab hosts, by a JSON plan in its argument; a worker sums on order (`steps N`)."""
+"""Runs a worker or a reducer on a lab host. The argument is a JSON plan.
+
+A worker reduces gradients in N steps when it reads the line `steps N` from stdin.
+"""
 
 import json
 import sys

@@ -22,7 +22,7 @@ STEPS = "steps=12"
 
 
 def until_it_waits(process: ForkedProcess) -> str:
-    """Returns a process's output up to a pause that is much longer than a step."""
+    """Reads a process's output until a pause that is much longer than a step; returns the output."""
     found = b""
     while select.select([process.stdout], [], [], 0.5)[0]:
         found += os.read(process.stdout.fileno(), 65536)

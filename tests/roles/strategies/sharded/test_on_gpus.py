@@ -9,7 +9,13 @@ import pytest
 
 from tests.roles.on_gpus import GPU_MARKS, interpreters
 from tests.roles.processes import Start
-from tests.roles.strategies.sharded.test_strategy import check_equal, check_equal_states, errors_of, run
+from tests.roles.strategies.sharded.test_strategy import (
+    check_equal,
+    check_equal_states,
+    check_save_in_the_middle,
+    errors_of,
+    run,
+)
 
 pytestmark = GPU_MARKS
 
@@ -36,3 +42,8 @@ def test_a_run_resumes_with_and_without_shards(start: Start, tmp_path: Path) -> 
 def test_a_step_with_nan_ends_all_ranks_one_step_later(start: Start) -> None:
     for output in errors_of(start, 2, "all", 4, "nan=2"):
         assert "The gradients of step 2 are NaN or infinite" in output
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_save_in_the_background_has_the_values_of_its_step(start: Start, tmp_path: Path, offload: bool) -> None:
+    check_save_in_the_middle(start, tmp_path, shard_offload=offload)

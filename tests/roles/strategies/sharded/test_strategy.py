@@ -151,21 +151,29 @@ def test_a_resumed_run_may_build_the_model_on_the_meta_device_on_all_ranks(start
     check_equal_states(resumed, run(start, 2, "none", 4, "persistent"))
 
 
-def test_a_save_in_the_middle_is_made_by_all_ranks_at_one_step(start: Start, tmp_path: Path) -> None:
-    """The values are those of its step, although the next steps run while they are copied and written."""
-    run(start, 2, "all", 12, "save=4", "slow-copy", checkpoints=tmp_path)
-    saved = sorted(path.name for path in tmp_path.glob("step-*"))
+def check_save_in_the_middle(start: Start, folder: Path, **options: Any) -> list[Path]:
+    """Checks that the values are those of their step, although the next steps run while they are copied and written.
+
+    Returns:
+        The checkpoints.
+    """
+    run(start, 2, "all", 12, "save=4", "slow-copy", checkpoints=folder, **options)
+    saved = sorted(folder.glob("step-*"))
     assert len(saved) == 2
-    assert saved[1] == "step-000000000012"
-    assert not list(tmp_path.glob(".saving-*"))
-    step = int(saved[0].removeprefix("step-"))
-    exported = tmp_path / "model.pt"
-    assert export_model(tmp_path / saved[0], exported) == step
-    expected = run(start, 2, "all", step)[0]["state"]
-    assert {name: each.tolist() for name, each in torch.load(exported, weights_only=True).items()}.items() <= (
-        expected.items()
-    )
-    metadata = tmp_path / saved[1] / sharded_files.METADATA
+    assert saved[1].name == "step-000000000012"
+    assert not list(folder.glob(".saving-*"))
+    step = int(saved[0].name.removeprefix("step-"))
+    exported = folder / "model.pt"
+    assert export_model(saved[0], exported) == step
+    expected = run(start, 2, "all", step, **options)[0]["state"]
+    found = {name: each.tolist() for name, each in torch.load(exported, weights_only=True).items()}
+    assert found.items() <= expected.items()
+    return saved
+
+
+def test_a_save_in_the_middle_is_made_by_all_ranks_at_one_step(start: Start, tmp_path: Path) -> None:
+    saved = check_save_in_the_middle(start, tmp_path)
+    metadata = saved[1] / sharded_files.METADATA
     assert sharded_files.missing_files(metadata.parent) == []
     (metadata.parent / "__1_0.distcp").unlink()
     assert sharded_files.missing_files(metadata.parent) == ["__1_0.distcp"]
