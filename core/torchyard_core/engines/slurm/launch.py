@@ -81,7 +81,7 @@ class SlurmLaunch(Launch):
             timings["submitted_s"] = progress.elapsed_s()
             progress.stop_if_cancelled()
             started = StartedRun(
-                *(self.run_id, planned, links[primary], dict(links), timings, Reservation(), root),
+                *(self.run_id, planned, links[primary], context.links, timings, Reservation(), root),
                 shown_replica=self._shown_replica(planned),
             )
         except BaseException:  # BaseException includes KeyboardInterrupt: the job must not stay in the queue.
