@@ -210,8 +210,10 @@ class ClusterRuns(Runs):
         return await self._stop_without_keeper(run_id, params)
 
     async def _abort(self, run_id: str) -> Any:
-        """Cancels the job of a launch, and removes its folder. Raises RpcError if the run has begun."""
+        """Cancels the job of a launch, and removes its folder. Raises RpcError if the run has begun or ended."""
         run_dir = self.folder(run_id)
+        if self._has_run_ended(run_id):
+            raise RpcError(f"the run {run_id} is over on {self._cluster}", "run_over")
         if job_folder.read(job_folder.path(run_dir), "started.json"):
             raise RpcError(f"the run {run_id} has begun", "begun", "Stop it instead.")
         job_id = job_folder.job_id(job_folder.path(run_dir))
