@@ -15,12 +15,15 @@ from tests.lab.hosts.processes import children_of_this_process
 from tests.lab.lab import open_host_pids
 from tests.lab_fixtures import (
     _commands,
+    _module_cluster,
     _three_hosts,
     bare_hosts,
+    cluster,
     desktop,
     gpu_lab,
     lab,
     lab3,
+    make_cluster,
     make_desktop,
     module_lab,
     needs_lab,
@@ -31,12 +34,15 @@ from tests.waiting import NotInTime, wait_until
 
 __all__ = [
     "_commands",
+    "_module_cluster",
     "_three_hosts",
     "bare_hosts",
+    "cluster",
     "desktop",
     "gpu_lab",
     "lab",
     "lab3",
+    "make_cluster",
     "make_desktop",
     "module_lab",
     "needs_lab",

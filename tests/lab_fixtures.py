@@ -17,8 +17,10 @@ from tests.lab.commands import Commands
 from tests.lab.hosts.agent import InstalledAgent
 from tests.lab.hosts.gpus import give_gpus
 from tests.lab.needs import require
+from tests.lab.slurm import SlurmCluster
 
 LabFactory = Callable[..., Lab]
+ClusterFactory = Callable[..., SlurmCluster]
 
 
 class ThreeHosts:
@@ -81,6 +83,41 @@ def gpu_lab(module_lab: LabFactory) -> Lab:
         names = [f"GPU-{host.name}-{number}" for number in range(2)]
         give_gpus(host, [FakeGpu(name, memory_used_mb=0, utilisation=0) for name in names])
     return made
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
+    """A factory of Slurm clusters for one test, such as `make_cluster(nodes=2, database=True)`."""
+    yield from _clusters(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def _module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    for make in _clusters(tmp_path_factory.mktemp("slurm")):
+        yield make(users=("lee", "kim"))
+
+
+@pytest.fixture
+def cluster(_module_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    """A Slurm cluster of three nodes, which the tests of a module share and which is cleaned after each of them."""
+    yield _module_cluster
+    _module_cluster.clean()
+
+
+def _clusters(directory: Path) -> Iterator[ClusterFactory]:
+    with ExitStack() as stack:
+        made = 0
+
+        def make(**options: Any) -> SlurmCluster:
+            nonlocal made
+            made += 1
+            try:
+                return stack.enter_context(SlurmCluster(directory / f"cluster-{made}", **options))
+            except LabUnavailable as why:
+                unavailable(why)
+                raise
+
+        yield make
 
 
 @pytest.fixture(scope="session")

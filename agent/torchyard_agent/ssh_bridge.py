@@ -51,7 +51,7 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
     answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
     # When a daemon ends, it resets the connections that it has not accepted.
     with contextlib.suppress(ConnectionError):
-        _relay(daemon)
+        relay(daemon)
     if failure := start_error.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
         with contextlib.suppress(BrokenPipeError):  # The desktop has disconnected in the meantime.
@@ -261,7 +261,7 @@ def run_daemon(agent_dir: str, sha256: str) -> int:
         return run(agent_dir, node, sha256, listener, lambda: None)
 
 
-def _relay(daemon: socket.socket) -> None:
+def relay(daemon: socket.socket) -> None:
     """Relays bytes in both directions until either end closes."""
     poll = select.poll()
     poll.register(0, select.POLLIN)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
-from torchyard_agent.protocol.rank_environment import STOP_VARIABLE
+from torchyard_agent.protocol.rank_environment import STOP_PATIENCE_VARIABLE, STOP_VARIABLE
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.peers import PeerAddress, Peers, TrainerAddress, read_peers
 from torchyard_roles.strategy_options import Options, read_options
@@ -79,6 +79,8 @@ class Environment:
     """The folder of the run's checkpoints, or empty."""
     stop_file: str = ""
     """The path of a file that exists while the run is being stopped; empty if every SIGTERM stops the run."""
+    stop_patience_s: float = 0.0
+    """Time in seconds after SIGTERM in which the file may still appear, because a scheduler signals all processes."""
     profile: str = ""
     """The file for measurements of the steps (`profiling.step_recorder`), or empty."""
 
@@ -143,6 +145,7 @@ def read(environ: Mapping[str, str]) -> Environment:
         key=_key(environ),
         checkpoints=environ.get("TORCHYARD_CHECKPOINTS") or (f"{run_dir}/checkpoints" if run_dir else ""),
         stop_file=environ.get(STOP_VARIABLE, ""),
+        stop_patience_s=float(_number(environ, STOP_PATIENCE_VARIABLE) or 0),
         profile=environ.get("TORCHYARD_PROFILE", ""),
     )
 

@@ -25,6 +25,7 @@ from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.placeholders import NAMES
 from torchyard_core.cli.root_command import app
+from torchyard_core.fleet import cluster
 from torchyard_core.fleet.inventory import FleetModel, Host, read_fleet
 from torchyard_core.sweeps.model import (
     Distribution,
@@ -128,6 +129,8 @@ BLOCKS = [
     ("topology-file.md", "## program", Program),
     ("fleet-file.md", "## At the top", FleetModel),
     ("fleet-file.md", "## hosts", Host),
+    ("fleet-file.md", "## clusters", cluster.Cluster),
+    ("fleet-file.md", "## login", cluster.Login),
     ("settings.md", "## Keys", UserSettings),
 ]
 
@@ -199,6 +202,7 @@ def test_the_example_fleet_is_right(tmp_path: Path) -> None:
     read = read_fleet(file)
     assert read.problems == ()
     assert [host.name for host in read.hosts] == ["this-computer", "gpu-a", "gpu-b", "gpu-c"]
+    assert [one.name for one in read.clusters] == ["hpc"]
 
 
 # Tests of the protocol, and of the calls available to scripts

@@ -32,6 +32,9 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class Runs:
     """Starts keepers, connects to running keepers, and reads the records of ended runs."""
 
+    poll_s = 5.0
+    """Interval in seconds at which a journal is read even without a notification of its growth."""
+
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
         self._node = node
@@ -285,6 +288,10 @@ class Runs:
         keeper.on_close.append(forget)
         return keeper
 
+    async def is_open(self, run_id: str) -> bool:
+        """Returns whether the run has a keeper here, or on a cluster, whether its job is in the queue."""
+        return await self.keeper(run_id) is not None
+
     async def is_running(self, run_id: str) -> bool:
         """Returns whether the run has a keeper here. If the run has ended, first waits until its keeper exits.
 
@@ -292,7 +299,7 @@ class Runs:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXIT_DEADLINE_S
-        while await self.keeper(run_id) is not None:
+        while await self.is_open(run_id):
             if not self._has_ended(run_id) or loop.time() > deadline:
                 return True
             await asyncio.sleep(0.02)
@@ -361,12 +368,13 @@ class Runs:
         # wrote last are thus included.
         view = journal_replay.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)
-        if keeper is None and not view["ended"]:
+        alive = keeper is not None or await self.is_open(run_id)
+        if not alive and not view["ended"]:
             await self.end_orphans(run_id)
         view["replicas"] = list(view["replicas"].values())
         return {
             **view,
-            "alive": keeper is not None,
+            "alive": alive,
             "silent": silent,
             "died": self.death(run_id),
             "record": read_record(folder),

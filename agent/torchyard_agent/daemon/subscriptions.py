@@ -14,8 +14,6 @@ from torchyard_agent.unix_socket_rpc import Connection
 
 BATCH = 500
 """Maximum number of journal entries in one notification."""
-POLL_S = 5.0
-"""Interval in seconds at which the journal is read even if its keeper has not reported new entries."""
 NVML_IDLE_S = 30.0
 """NVML is closed after this many seconds without a sample, because the driver cannot be replaced while it is open."""
 TELEMETRY_BACKLOG = 256 * 1024
@@ -34,9 +32,8 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            # The keeper is looked up before the journal is read. If the keeper has exited by then, the journal is
-            # complete.
-            alive = await runs.keeper(run_id) is not None
+            # The keeper is looked up before the journal is read. If it has exited by then, the journal is complete.
+            alive = await runs.is_open(run_id)
             entries = reader.read()
             if first:
                 entries, first = after(entries, seen), False
@@ -50,7 +47,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
                 )
                 return
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(changed.wait(), POLL_S)
+                await asyncio.wait_for(changed.wait(), runs.poll_s)
     finally:
         runs.unlisten(run_id, changed)
 

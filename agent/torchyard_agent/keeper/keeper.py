@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from functools import partial
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.journal import Journal
@@ -32,6 +32,9 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import Prepared, RankAssignment
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.unix_socket_rpc import Connection
+
+if TYPE_CHECKING:
+    from torchyard_agent.telemetry.sampler import Sampler
 
 FLUSH_S = 1.0
 """How many seconds clients have for reading the last answers and notifications."""
@@ -76,6 +79,9 @@ class Keeper:
         self._has_expired = False
         self._discarding = False
         self._answering = 0
+        self.pause_on_sigterm = ""
+        """If set, SIGTERM pauses the run for this reason, because a scheduler takes the host and starts it again."""
+        self._sampler: Sampler | None = None
         self._over = asyncio.Event()
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -103,7 +109,7 @@ class Keeper:
     def _methods(self) -> dict[str, unix_socket_rpc.Method]:
         methods = (
             *(self.warm, self.prepare, self.renew, self.start, self.join, self.stop, self.abort),
-            *(self.calendar, self.status, self.metrics, self.invite, self.hold, self.grow, self.withdraw),
+            *(self.calendar, self.status, self.metrics, self.sample, self.invite, self.hold, self.grow, self.withdraw),
             *(self.sweep, self.trial),
         )
         return {method.__name__: self._counted(method) for method in methods}
@@ -205,7 +211,11 @@ class Keeper:
             if self._decided.is_set():
                 self._renew_lease()
                 raise RpcError("the run was aborted while it was prepared", "aborted")
-            self._open_journal(self._resources, (params.get("record") or {}).get("launched_from"))
+            status = self._open_journal(self._resources)
+            if not params.get("continues"):  # Otherwise, the journal begins with the submission of the job.
+                launched_from = (params.get("record") or {}).get("launched_from")
+                status.asked(attribution_entry("launch", launched_from))
+                status.run_state(RunState.WAITING, "")
         except BaseException:  # The launch is also abandoned if this call is cancelled.
             self._discarding = True
             self._decided.set()
@@ -227,7 +237,7 @@ class Keeper:
         self._renew_lease()
         return {}
 
-    def _open_journal(self, resources: RunResources, launched_from: object) -> None:
+    def _open_journal(self, resources: RunResources) -> RunStatus:
         """Opens the run's journal, and creates the supervisor of its ranks."""
         place = self._place()
         own_group = cgroup.create(self._run_id, self._node)
@@ -241,8 +251,7 @@ class Keeper:
         ranks.read_reports = self._metrics.read_last
         self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._notify_journal_growth)
         self._status = RunStatus(self._run_id, self._journal)
-        self._status.asked(attribution_entry("launch", launched_from))
-        self._status.run_state(RunState.WAITING, "")
+        return self._status
 
     async def start(self, connection: Connection, params: Params) -> Any:
         """Begins the run with this keeper as its primary. The first of `members` must be this host."""
@@ -372,12 +381,27 @@ class Keeper:
         self._stop(reason, force=force, entry=attribution_entry("stop", by, force=force))
         return {}
 
-    def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None) -> None:
+    def end_run(self, reason: str, *, is_pause: bool) -> None:
+        """Ends the run as its job asks for it. A paused run continues when its job starts again."""
+        self._stop(reason, force=False, pause=is_pause)
+
+    @property
+    def outcome(self) -> dict[str, Any] | None:
+        """The `state` and `reason` of the run's end, and whether the run is `paused`; None if it has not ended."""
+        status = self._status
+        if status is None or status.ended is None:
+            return None
+        paused = bool(status.pause_reason) and status.state is RunState.WAITING
+        return {"state": status.ended["state"], "reason": status.ended["reason"], "paused": paused}
+
+    def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None, pause: bool = False) -> None:
         """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
             # The event loop makes this call, because an error in the decisions must end the keeper and not only this
             # request.
-            asyncio.get_running_loop().call_soon(partial(self._participant.stop, reason, force=force, asked=entry))
+            asyncio.get_running_loop().call_soon(
+                partial(self._participant.stop, reason, force=force, asked=entry, pause=pause)
+            )
         elif not self._decided.is_set():
             if self._status is not None:
                 if entry is not None:
@@ -414,6 +438,20 @@ class Keeper:
             return {"pids": {}, "metrics": {}}
         return {"pids": self._ranks.pids(), "metrics": self._ranks.metrics.all()}
 
+    async def sample(self, connection: Connection, params: Params) -> Any:
+        """Returns a sample of this host as the daemon's `telemetry.sample`, with the metrics of all replicas."""
+        if self._sampler is None:
+            # Only a run without a daemon needs the module, and each import adds to the memory of every keeper.
+            from torchyard_agent.telemetry.sampler import Sampler
+
+            self._sampler = Sampler(self._agent_dir)
+        pids = {} if self._ranks is None else self._ranks.pids()
+        metrics = {} if self._status is None else self._status.metrics
+        return {
+            **self._sampler.sample({f"{self._run_id}/{replica}": found for replica, found in pids.items()}),
+            "reports": {f"{self._run_id}/{replica}": found for replica, found in metrics.items()},
+        }
+
     def _notify_journal_growth(self) -> None:
         for connection in list(self._connections):
             connection.notify("journal", {})
@@ -425,6 +463,9 @@ class Keeper:
             self._warm.reap()
 
     def _on_sigterm(self) -> None:
+        if self.pause_on_sigterm:
+            self.end_run(self.pause_on_sigterm, is_pause=True)
+            return
         reason = f"the run keeper on {self._host} received SIGTERM; possibly the host is shutting down"
         self._stop(reason, force=False)
 

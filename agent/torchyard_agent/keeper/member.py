@@ -104,16 +104,17 @@ class Member:
     def _send(self, message: FromMember) -> None:
         self._channel.send(messages.encode(message))
 
-    def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
+    def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
         """Forwards the request to the primary. If the primary is unreachable, ends the run on this host.
 
         Args:
             asked: The journal entry of a user's request.
+            pause: Whether the run waits afterwards until its scheduler starts it again.
         """
         if asked is not None:
             self._status.asked(asked)
         if self._was_connected and not self._cut_off:
-            self._send(messages.ForwardedStop(reason, force, asked))
+            self._send(messages.ForwardedStop(reason, force, asked, pause))
         else:
             self._finish(RunState.STOPPED, reason)
 

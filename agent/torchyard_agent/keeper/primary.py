@@ -249,8 +249,13 @@ class Primary:
         if self._start["notify"]:
             self._ranks.start_notification(self._start["notify"], self._status.state.value, reason)
 
-    def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
-        """Ends the run. `asked` is the journal entry of a user's request."""
+    def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
+        """Ends the run, or with `pause` lets it wait until its scheduler starts it again.
+
+        `asked` is the journal entry of a user's request.
+        """
+        if pause:
+            self._status.pause_reason = reason
         if asked is not None:
             self._status.asked(asked)
         request = events.StopRequested(reason, force)
@@ -518,7 +523,7 @@ class Primary:
         self.record_run_state(instructions.RecordRunState(self._status.state, reason))
 
     def on_stop(self, host: str, message: messages.ForwardedStop) -> None:
-        self.stop(message.reason, force=message.force, asked=message.asked)
+        self.stop(message.reason, force=message.force, asked=message.asked, pause=message.pause)
 
     def _on_silence(self, host: str, silent_s: float) -> None:
         self._lose(host, f"its keeper was not heard for {silent_s:.0f} s")

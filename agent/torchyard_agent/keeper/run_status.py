@@ -34,6 +34,8 @@ class RunStatus:
         self.first_step_at: str | None = None
         self.ended: dict[str, Any] | None = None
         """The fields of `run_ended`, once the run is over."""
+        self.pause_reason = ""
+        """If set, the run does not end, but waits for its job to start again. A run that succeeds or fails ends."""
         self._run_id = run_id
         self._journal = to
         self._clock = clock
@@ -156,8 +158,11 @@ class RunStatus:
     def end_as(self, fields: dict[str, Any]) -> None:
         """Journals the run's end. `fields` are the fields of `run_ended`."""
         state = RunState(fields["state"])
-        self.run_state(state, fields["reason"])
         self.ended = fields
+        if self.pause_reason and state is RunState.STOPPED:
+            self.run_state(RunState.WAITING, self.pause_reason)
+            return
+        self.run_state(state, fields["reason"])
         self._journal.write("run_ended", **fields)
 
     def revive(self, reason: str) -> None:

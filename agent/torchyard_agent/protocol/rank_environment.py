@@ -36,6 +36,8 @@ STOP_VARIABLE = "TORCHYARD_STOP"
 A SIGTERM from another source, such as a user, a host that is low on memory, or a keeper that has lost the primary, ends
 only the process that receives it.
 """
+STOP_PATIENCE_VARIABLE = "TORCHYARD_STOP_PATIENCE"
+"""A variable with the time in seconds after SIGTERM in which that file may still appear."""
 _READ_AT_START = (
     *("PYTHON", "LD_", "PATH", "TZ", "LANG", "LC_", "GLIBC_", "MALLOC_"),
     *("TORCH", "PYTORCH", "CUDA", "NVIDIA_", "NCCL_"),

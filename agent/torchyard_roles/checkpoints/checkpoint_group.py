@@ -79,7 +79,7 @@ class CheckpointGroup:
             return None
         rank = environment.group_rank if self.size > 1 else 0
         place = environment.gang, environment.generation, rank, self.size
-        stopping = GracefulStop(self._store, *place, self._ranks, environment.stop_file)
+        stopping = GracefulStop(self._store, *place, self._ranks, environment.stop_file, environment.stop_patience_s)
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.booking.launch_availability import proposed_length
 from torchyard_core.booking.launch_booking import LaunchBooking
+from torchyard_core.engines.engine import Engine, LaunchRequest
 from torchyard_core.errors import HostError, RunFailed, TorchyardError
 from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.checks.check import Check
@@ -22,6 +23,7 @@ from torchyard_core.next_steps import AddHost, Advice
 from torchyard_core.problems import Problem, has_errors
 from torchyard_core.sweeps.search_checks import uses_parameters
 from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.model import Topology
 
 
 class InvalidTopology(RunFailed):
@@ -71,6 +73,7 @@ class LaunchUseCase(ABC):
         self.is_cancelled = False
         self._booking = booking or BookingOptions()
         self._launch: Launch | None = None
+        self._engine: Engine | None = None
 
     @abstractmethod
     def prepare(self) -> None:
@@ -151,11 +154,18 @@ class LaunchUseCase(ABC):
         records = desktop.history.records()
         if booking.usual_length is None:
             booking = replace(booking, usual_length=proposed_length(records, name))
-        self._launch = (create or Launch)(
+        calendar = LaunchBooking(
+            desktop.calendar,
+            desktop.zone,
+            booking,
+            arguments=arguments,
+            verb=verb,
+            on_trouble=callbacks.on_calendar_error,
+        )
+        request = LaunchRequest(
             source,
             topology,
             name,
-            desktop.fleet,
             secret_values(tuple(secrets)),
             callbacks.on_event,
             callbacks.on_check,
@@ -163,16 +173,20 @@ class LaunchUseCase(ABC):
             ask=callbacks.ask,
             caches=desktop.home.caches,
             again=again,
-            reserving=LaunchBooking(
-                desktop.calendar,
-                desktop.zone,
-                booking,
-                arguments=arguments,
-                verb=verb,
-                on_trouble=callbacks.on_calendar_error,
-            ),
+            calendar=calendar,
+            booking=booking,
+            create=create,
             own=records,
         )
+        self._launch = self._engine_of(topology).submit(request)
+
+    def _engine_of(self, topology: Topology) -> Engine:
+        """Returns the engine of the topology, whose facts are read only once. Raises UsageError."""
+        if self._engine is None:
+            from torchyard_core.engines.registry import engine_of  # This import loads paramiko, which takes 0.25 s.
+
+            self._engine = engine_of(topology, self.desktop.fleet)
+        return self._engine
 
     def _prepared(self) -> Launch:
         assert self._launch is not None, "prepare() comes first"
@@ -213,9 +227,17 @@ class LaunchRun(LaunchUseCase):
         self._arguments = arguments
 
     def prepare(self) -> None:
-        """Checks the topology. Raises InvalidTopology, or RunFailed for a secret without a value."""
+        """Checks the topology.
+
+        Raises InvalidTopology, RunFailed for a secret without a value, and HostError if a cluster does not answer.
+        """
         source = self._source
-        self.problems = tuple(source.check(self.desktop.fleet.known()))
+        if source.topology is None:
+            self.problems = tuple(source.check(self.desktop.fleet.known()))
+        else:
+            engine = self._engine_of(source.topology)
+            in_plan = replace(source, topology=engine.planned(source.topology))
+            self.problems = tuple(in_plan.check(engine.describe()))
         if source.topology is None or has_errors(self.problems):
             raise InvalidTopology(self.problems, source.source)
         topology = source.topology

@@ -39,10 +39,10 @@ def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
         Unreachable: No run matches, and a host does not answer.
     """
     history = history_of(chosen)
-    own = [run for run in list_runs({}, history) if run.run_id == run_id and run.primary in fleet.hosts]
+    own = [run for run in list_runs({}, history) if run.run_id == run_id and fleet.knows(run.primary)]
     if own:
         return own[0]
-    links, errors = reach(fleet, fleet.hosts)
+    links, errors = reach(fleet, fleet.listing)
     silent = {name: error for name, error in errors.items() if not isinstance(error, AgentMissing)}
     try:
         return find_run(run_id, list_runs(links, history))

@@ -31,7 +31,8 @@ from torchyard_core.errors import (
 from torchyard_core.fleet.agent_archive import Archive
 from torchyard_core.fleet.channel import Channel, ProcessChannel
 from torchyard_core.fleet.daemon_client import DaemonClient
-from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.response_schemas import FIRST_ANSWER, find_mismatch
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.openssh import explain, open_ssh
@@ -75,6 +76,7 @@ def attach(
     *,
     install: bool = True,
     replace_same_version: bool = False,
+    cluster: str = "",
     progress: Progress = lambda done, total: None,
 ) -> DaemonClient:
     """Connects to the daemon of `host`. Installs and starts the agent if necessary.
@@ -86,6 +88,8 @@ def attach(
         install: Whether to install an agent on a host without one.
         replace_same_version: Whether to replace an agent of the same version that has other sources. It is replaced
             only once, so that two desktops do not replace each other's agents forever.
+        cluster: If not empty, the host is a login node of this cluster, and the link leads to a session on it instead
+            of a daemon. The session is of this desktop's version, and ends with the link.
         progress: Called while the archive is sent.
 
     Raises:
@@ -94,7 +98,7 @@ def attach(
     mine = version_order(archive.version)
     for tries_left in reversed(range(TRIES)):
         try:
-            link = _attach_once(host, dialer, archive, install, progress)
+            link = _attach_once(host, dialer, archive, install, progress, cluster)
         except _DaemonExited as exited:
             if not tries_left:
                 raise exited.error from exited
@@ -162,12 +166,14 @@ def command_line(host: Host, nonce: str) -> list[str]:
     return ["/bin/sh", "-c", _SHELL, "sh", nonce, _INTERPRETER, *interpreters(host)]
 
 
-def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool, progress: Progress) -> DaemonClient:
+def _attach_once(
+    host: Host, dialer: SshDialer, archive: Archive, install: bool, progress: Progress, cluster: str
+) -> DaemonClient:
     nonce = secrets.token_hex(16)
     channel = _open(host, dialer, nonce)
     try:
-        return _bridge(host, channel, nonce, archive, install, progress)
-    except BaseException:  # BaseException includes KeyboardInterrupt. The connection must be closed then, too.
+        return _bridge(host, channel, nonce, archive, install, progress, cluster)
+    except BaseException:  # BaseException includes KeyboardInterrupt, after which the connection must also be closed.
         channel.close()
         raise
 
@@ -190,7 +196,7 @@ def _started(host: Host, program: str, start: Callable[[], Channel]) -> Channel:
 
 
 def _bridge(
-    host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress
+    host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress, cluster: str
 ) -> DaemonClient:
     header = {
         "nonce": nonce,
@@ -200,6 +206,7 @@ def _bridge(
         "agent_dir": host.agent_dir or paths.DEFAULT_AGENT_DIR,
         "install": install,
         "by": desktop_identity(),
+        **({"cluster": cluster} if cluster else {}),
     }
     opening = b"%d\n%s%s\n" % (len(archive.bootstrap), archive.bootstrap, json.dumps(header).encode())
     answers = _AnswerReader(host, channel, nonce)

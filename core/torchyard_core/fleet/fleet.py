@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed, wait
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, FileProblem, HostError
@@ -45,6 +45,22 @@ Arrival = Callable[[str, Answer | HostError], None]
 """A callback that is called with (host, its answer or error)."""
 
 
+class OtherHosts(Protocol):
+    """Hosts that are not in the fleet file because a scheduler chooses them, such as the nodes of a cluster's runs."""
+
+    lists_runs: str
+    """The host whose link lists all runs on these hosts."""
+
+    def owns(self, name: str) -> bool:
+        """Returns whether this is the name of one of the hosts."""
+
+    def link(self, name: str, *, install: bool) -> DaemonClient:
+        """Returns the link to one of the hosts, and opens it if necessary. Raises HostError."""
+
+    def close(self) -> None:
+        """Closes all links."""
+
+
 class Fleet:
     """Opens and keeps one link per host. Requests to several hosts are concurrent."""
 
@@ -68,6 +84,8 @@ class Fleet:
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
+        self.others: tuple[OtherHosts, ...] = ()
+        """Hosts beside those of the fleet file, by cluster."""
         self._facts_file = facts_file
         self._found: dict[str, Facts] = {}
         """New facts that could not be written to the file."""
@@ -99,6 +117,15 @@ class Fleet:
         for link in links:
             in_background(link.close)
 
+    def knows(self, name: str) -> bool:
+        """Returns whether a link to a host of this name can be opened."""
+        return name in self.hosts or any(other.owns(name) for other in self.others)
+
+    @property
+    def listing(self) -> tuple[str, ...]:
+        """The hosts whose links together list all runs."""
+        return (*self.hosts, *(other.lists_runs for other in self.others))
+
     def open_link(self, name: str) -> DaemonClient | None:
         """Returns the link to a host if the link is open. Does not open a link."""
         with self._lock:
@@ -117,6 +144,9 @@ class Fleet:
 
         The options are those of `attach`. Raises HostError if the link cannot be opened.
         """
+        for hosts in self.others:
+            if hosts.owns(name):
+                return hosts.link(name, install=install)
         known = self.open_link(name)
         if known is not None and not replace_same_version:
             return known
@@ -230,7 +260,8 @@ class Fleet:
         with self._lock:
             self._closed = True
             links, self._links = list(self._links.values()), {}
-        wait([in_background(link.close) for link in links], CLOSE_WITHIN_S)
+        closing = [*(link.close for link in links), *(other.close for other in self.others)]
+        wait([in_background(close) for close in closing], CLOSE_WITHIN_S)
 
     def each(
         self, names: Iterable[str], ask: Callable[[str], Answer], arrived: Arrival[Answer] = lambda host, answer: None

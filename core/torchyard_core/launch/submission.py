@@ -183,8 +183,40 @@ def submit(
     sweep: Sweep | None = None,
 ) -> None:
     """Sends the run to the primary's keeper, and the primary's address to the other keepers."""
+    begin = run_start(
+        *(topology, members, cluster, replicas, policy, secret_values, reserved),
+        carry=carry,
+        spare_imports=spare_imports,
+        sweep=sweep,
+    )
+    primary, *others = context.plan.hosts
+    pending: Answers = {}
+    for host in others:
+        join = {**Join(primary=members[0]), "run_id": run_id}
+        pending[host] = in_background(context.links[host].call, "run.join", join, START_TIMEOUT_S)
+    pending[primary] = in_background(
+        context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
+    )
+    progress.wait_for_all(pending, "starting")
+    progress.stop_if_cancelled()  # The run has begun. The caller handles the error by ending the run.
+
+
+def run_start(
+    topology: Topology,
+    members: list[Member],
+    cluster: Cluster,
+    replicas: list[ReplicaPlan],
+    policy: Policy,
+    secret_values: dict[str, str],
+    reserved: Reservation,
+    *,
+    carry: bool,
+    spare_imports: Sequence[str] = (),
+    sweep: Sweep | None = None,
+) -> Start:
+    """Returns the parameters of `run.start`."""
     program = topology.program
-    begin = Start(
+    return Start(
         members=members,
         cluster=cluster,
         replicas=replicas,
@@ -198,16 +230,6 @@ def submit(
         booking=_booking(reserved),
         sweep=sweep,
     )
-    primary, *others = context.plan.hosts
-    pending: Answers = {}
-    for host in others:
-        join = {**Join(primary=members[0]), "run_id": run_id}
-        pending[host] = in_background(context.links[host].call, "run.join", join, START_TIMEOUT_S)
-    pending[primary] = in_background(
-        context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
-    )
-    progress.wait_for_all(pending, "starting")
-    progress.stop_if_cancelled()  # The run has begun. The caller ends it because of this error.
 
 
 def _booking(reserved: Reservation) -> dict[str, Any] | None:

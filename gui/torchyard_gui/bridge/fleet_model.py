@@ -151,12 +151,13 @@ class FleetModel(QObject):
 
         It is created on first access, preferably on a thread.
         """
-        from torchyard_core.fleet.fleet import Fleet  # Importing paramiko takes 0.25 s.
+        from torchyard_core.engines.registry import open_fleet  # Importing paramiko takes 0.25 s.
 
         with self._fleet_lock:
             if self._fleet is None:
                 ours = self.home.known_hosts, self.facts_file
-                self._fleet = Fleet(self._inventory.hosts, *ours, self.questions if self._asks else None)
+                questions = self.questions if self._asks else None
+                self._fleet = open_fleet(self._inventory.hosts, self._inventory.clusters, *ours, questions)
                 if self._closed:
                     self._fleet.close()
             return self._fleet

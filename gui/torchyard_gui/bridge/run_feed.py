@@ -350,7 +350,7 @@ def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
 
 
 def _ask(run: KnownRun, fleet: Fleet) -> tuple[DaemonClient, dict[str, Any]]:
-    if run.primary not in fleet.hosts:
+    if not fleet.knows(run.primary):
         raise TorchyardError(
             f"the primary host {run.primary} is not in the fleet.",
             code="no_host",

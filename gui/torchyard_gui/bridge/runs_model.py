@@ -178,7 +178,7 @@ class RunsModel(QObject):
 
         def look() -> SavedStep | None:
             fleet = model.fleet
-            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            reached = fleet.links([host for host in run.hosts if fleet.knows(host)], install=False)
             links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
             found = newest_checkpoint(run, links)
             silent = [link for link in reached.values() if isinstance(link, HostError)]
@@ -215,7 +215,7 @@ class RunsModel(QObject):
 
         def bring() -> tuple[list[Path], list[TorchyardError]]:
             fleet = model.fleet
-            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            reached = fleet.links([host for host in run.hosts if fleet.knows(host)], install=False)
             links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
             files, silent = list_files(run.run_id, pattern, run.hosts, links)
             job.checkpoint()
@@ -287,7 +287,7 @@ class RunsModel(QObject):
 
         def bring() -> SavedModel:
             fleet = model.fleet
-            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            reached = fleet.links([host for host in run.hosts if fleet.knows(host)], install=False)
             links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
             sources = model_sources(run, self.history.load(run.run_id), links, fleet.interpreters(links))
             try:

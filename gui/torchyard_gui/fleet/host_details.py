@@ -8,7 +8,7 @@ from PySide6.QtCore import QSize, Signal, SignalInstance
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QWidget
 
-from torchyard_core.fleet.inventory import Transport
+from torchyard_core.fleet.host_fields import Transport
 from torchyard_core.formatting import memory
 from torchyard_core.next_steps import CheckHosts, DeployAgent, TrustKey
 from torchyard_gui.bridge.host_states import count_hosts

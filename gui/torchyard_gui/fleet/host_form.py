@@ -10,7 +10,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDialog, QFileDialog, QLineEdit, QToolButton, QWidget
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.problems import no_lines
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_gui.bridge.fleet_model import FleetModel

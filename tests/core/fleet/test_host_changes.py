@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from torchyard_core.errors import UsageError
-from torchyard_core.fleet.inventory import Host, Transport, change_hosts, read_fleet
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host, change_hosts, read_fleet
 
 FILE = """\
 version: 1

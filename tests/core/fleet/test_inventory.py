@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from torchyard_core.errors import FileProblem, TorchyardError, UsageError
+from torchyard_core.fleet.host_fields import Transport
 from torchyard_core.fleet.inventory import (
     THIS_COMPUTER,
     Host,
-    Transport,
     add_host,
     parse_ports,
     read_fleet,

@@ -18,7 +18,8 @@ from tests.lab_fixtures import LabFactory
 from tests.waiting import wait_until
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.fleet.fleet import Fleet
-from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.connection import SshChannel, SshConnection
 from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, LoginThrottle

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host
 from torchyard_gui.fleet.host_form import host_of
 
 

@@ -434,6 +434,9 @@ class ActingFleet:
                 return run
         raise HostError(name, f"{name} is no longer in the fleet.")
 
+    def knows(self, name: str) -> bool:
+        return name in self.hosts
+
 
 def runs_model(home: Home, *runs: Acting) -> RunsModel:
     """Returns a model of simulated hosts, which are not in a fleet file."""

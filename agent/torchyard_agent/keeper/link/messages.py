@@ -95,11 +95,15 @@ class ProcessesStuck(NamedTuple):
 
 
 class ForwardedStop(NamedTuple):
-    """A stop request that a member has received. `asked` is its journal entry."""
+    """A stop request that a member has received. `asked` is its journal entry.
+
+    With `pause`, the run does not end, but waits until its scheduler starts it again.
+    """
 
     reason: str
     force: bool
     asked: Json | None = None
+    pause: bool = False
 
 
 class TrialRequest(NamedTuple):

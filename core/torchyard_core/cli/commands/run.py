@@ -50,6 +50,9 @@ def run(
         str | None,
         typer.Option(metavar="TIME", help="Start automatically at this time: +2h, tomorrow 9, 2026-11-23 09:00."),
     ] = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="Run on this cluster of the fleet file, as a job.")
+    ] = None,
     booking: Annotated[
         str | None, typer.Option(metavar="ID", help="Use this booking of yours; if it has not begun, start with it.")
     ] = None,
@@ -63,11 +66,13 @@ def run(
 
     GPUs that other users have booked are not used. A run with GPUs on several hosts needs a booking.
 
-    Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
+    Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached, or
+    a cluster can never satisfy the run's request.
 
     Example: torchyard run examples/digits/three-hosts.yaml --set pools.workers.replicas=4
     """
     from torchyard_core.app.launch_run import LaunchRun
+    from torchyard_core.engines.registry import on_place
 
     chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts:
@@ -75,6 +80,8 @@ def run(
         inventory = chosen.inventory()
         wanted = booking_options(chosen, book, at, booking)
         with chosen.fleet(inventory.hosts) as fleet:
+            if on is not None:
+                source = on_place(source, on, fleet)
             view = view_for(as_json=as_json)
             launch = LaunchRun(
                 chosen.desktop(fleet),
@@ -82,7 +89,7 @@ def run(
                 callbacks_for(chosen, view, as_json=as_json),
                 name=checked_name(name) if name is not None else "",
                 booking=wanted,
-                arguments=_again(file, name, set_ or [], detach=detach),
+                arguments=_again(file, name, set_ or [], on, detach=detach),
             )
             launch.prepare()
             remarks = [problem.printed(source.source) for problem in launch.problems]
@@ -94,14 +101,15 @@ def run(
             launch_and_follow(launch, chosen, fleet, view, interrupts, remarks, detach=detach, as_json=as_json)
 
 
-def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> list[str]:
-    """Returns this command's arguments, for use in proposed commands.
+def _again(file: Path, name: str | None, settings_: Sequence[str], on: str | None, *, detach: bool) -> list[str]:
+    """Returns this command's arguments, as used in proposed commands.
 
     Options that a proposed command sets itself are omitted: --book, --at, --booking, -y and --json.
     """
     given = ["--name", name] if name is not None else []
     for setting in settings_:
         given += ["--set", setting]
+    given += ["--on", on] if on is not None else []
     return [str(file), *given, *["-d"] * detach]
 
 

@@ -76,7 +76,7 @@ def list_all(
     """
     chosen = command_context(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
-        links, errors = reach(fleet, fleet.hosts)
+        links, errors = reach(fleet, fleet.listing)
         runs = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
         sync_calendar(chosen, fleet)
     runs = [run for run in runs if trials or not run.sweep_run]

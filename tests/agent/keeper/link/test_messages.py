@@ -44,6 +44,7 @@ FROM_MEMBER: list[messages.FromMember] = [
     messages.ReplicaMetrics("worker-0", {"step": 1}, True),
     messages.ProcessesStuck("PID 12 (python)"),
     messages.ForwardedStop("enough", False, None),
+    messages.ForwardedStop("taken", False, None, True),
     messages.TrialAnswer(3, {"pid": 12}, None),
     messages.TrialAnswer(3, None, {"message": "no port is free", "code": "no_port", "hint": ""}),
 ]
