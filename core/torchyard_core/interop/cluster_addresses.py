@@ -1,6 +1,7 @@
 """The jobs of a cluster with the addresses of their tasks.
 
 CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec describe clusters in this form.
+The lists of addresses are dense (`[host:port, …]`) or sparse (`{index: host:port}`).
 """
 
 from __future__ import annotations

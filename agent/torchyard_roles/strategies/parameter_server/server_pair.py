@@ -101,7 +101,7 @@ class ServerPair:
         self._added: dict[int, Added] = {}
         self._reserved = 0
         self._is_open = False
-        self._restored = -1  # The generation of the chief's group at the shard's restoration, or -1.
+        self._restored = -1  # The chief's generation in which the shard was restored, or -1.
         self._begun = -1  # The newest generation of the chief's group that has begun. -1 if none has begun.
         self._sessions: dict[tuple[int, int], Session] = {}
         # The groups that have no connections, with the times at which they lost the last one.

@@ -1,6 +1,8 @@
 """Import of DeepSpeed's hostfile.
 
 Each line names a host and its number of slots. A slot is a process with a GPU of its own.
+
+Source: the parser of the `deepspeed` launcher 0.19. As in that parser, any text after the number of slots is ignored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Apache SINGA's `cluster { … }` in a job file.
 
 It describes groups of workers and servers, which determine the strategy.
+
+Groups are asynchronous to each other; the workers inside a group are synchronous. Source: `ClusterProto` in SINGA 0.3's
+`job.proto`, with its defaults.
 """
 
 from __future__ import annotations

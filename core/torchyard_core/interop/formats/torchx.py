@@ -1,6 +1,8 @@
 """Export to TorchX: a Python file that defines a component.
 
 The component is a function that returns the AppDef (`torchx run FILE:NAME`).
+
+Source: `torchx.specs.AppDef`, and `torchx.components.dist.ddp` for the address of rank 0.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class TopologyDocument:
 
     @property
     def text(self) -> str:
-        """The text of the value. Text that was typed, read or saved is kept, and only changed parts are rewritten.
+        """The text of the document. Text that was typed, read or saved is kept, and only changed parts are rewritten.
 
         While the typed text is invalid, this is the invalid text.
         """

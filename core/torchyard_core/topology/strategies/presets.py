@@ -141,9 +141,9 @@ def presets_of(group: str) -> tuple[Preset, ...]:
 
 
 def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ...]]:
-    """Returns the topology's servers and reducers that neither the preset's strategy nor its pools use, by role.
+    """Returns, by role, the topology's servers and reducers that neither the preset's strategy nor its pools use.
 
-    Returns nothing with launcher `command`.
+    The result is empty if the launcher is `command`.
     """
     chosen = preset(key)
     if topology.program.launcher is Launcher.COMMAND:
