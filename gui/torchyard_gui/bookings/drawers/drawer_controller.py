@@ -182,7 +182,7 @@ class DrawerController(QObject):
     def _at_most(self) -> str:
         """Returns a text such as `Now: at most 3 free on one host (gpu-d).`
 
-        If GPUs are in use without a booking, the text also says how many there are and from when they are offered.
+        If GPUs are in use without a booking, the text also names them, and the time from which they are offered.
         """
         seen, now = self.model.seen, self.model.now
         booked = {gpu for one in seen.bookings if one.is_running(now) for gpu in one.gpus}
