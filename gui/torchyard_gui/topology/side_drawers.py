@@ -104,7 +104,7 @@ class SideDrawer(QObject):
             self._lay_drawer()
 
     def _turned(self) -> None:
-        """Hook that is called after the drawer was opened or closed, or the panel has become a drawer or vice versa."""
+        """Called when the drawer has opened or closed, or when the panel has become a drawer or is no longer one."""
 
     def _lay_drawer(self) -> None:
         width = self._panel.width()

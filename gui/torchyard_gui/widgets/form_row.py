@@ -34,7 +34,7 @@ class FormRow(QWidget):
         self._grid.addWidget(field, 0, 1)
         self._grid.setColumnStretch(1, 1)
         if isinstance(field, QPlainTextEdit):
-            # The name is level with the first line of the text.
+            # The name is level with the first line of the text, not with its middle.
             self._grid.setAlignment(self.name, Qt.AlignmentFlag.AlignTop)
             self.name.setContentsMargins(0, 6, 0, 0)
         if note:

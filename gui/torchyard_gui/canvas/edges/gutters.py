@@ -169,7 +169,7 @@ class Gutters:
         return _corners(places), start, end
 
     def _distance(self, node: Node, cell: Cell) -> float:
-        """Returns a lower bound for the length of a path from a node to a rack, which A* needs."""
+        """Returns a lower bound for the length of a path from a node to a rack. The algorithm A* needs such a bound."""
         x, y, box = self._xs[node[0]], self._ys[node[1]], cell.box
         return max(box.x - x, 0.0, x - box.right) + max(box.y - y, 0.0, y - box.bottom)
 

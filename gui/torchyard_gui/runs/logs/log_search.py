@@ -30,7 +30,7 @@ class LogSearch:
         backwards: bool,
         done: Callable[[Place | None], None],
     ):
-        """Starts a case-insensitive search: forwards from `begin`, or backwards for matches that end before `begin`."""
+        """Starts a search that ignores case: forwards from `begin`, or backwards for matches that end before it."""
         self._log = log
         self._feeds = feeds
         self._needle = needle.encode().lower()

@@ -1,4 +1,4 @@
-"""The inspector: settings of the selected replicas and their pools, or of the whole topology without a selection."""
+"""The inspector: settings of the selected replicas and their pools or, with no selection, of the whole topology."""
 
 from __future__ import annotations
 
