@@ -236,7 +236,7 @@ def serve_orders(modules: Sequence[str]) -> list[str]:
         if orders not in ready:
             continue
         text, ancillary = b"", []
-        with suppress(ConnectionResetError):  # The client has closed the connection although there are unread messages.
+        with suppress(ConnectionResetError):  # The client has closed the connection without reading all messages.
             text, ancillary, _, _ = orders.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
         if not text:
             for child in children:

@@ -72,7 +72,7 @@ class Lockstep:
             program(rank)
             self._put(rank, "the end", None)
             self._living.discard(rank)
-        except BaseException as error:  # `run` raises this exception again.
+        except BaseException as error:  # `run` raises this exception in the caller's thread.
             with self._changed:
                 self._error = self._error or error
         finally:

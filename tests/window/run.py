@@ -72,7 +72,7 @@ def main() -> int:
             perform(user)
             assert not complaints.messages, complaints.messages
             status = 0
-        except BaseException:  # Every exception ends the journey and is reported.
+        except BaseException:  # Any exception ends the journey and is reported.
             traceback.print_exc()
             user.picture("failed")
         sys.stdout.flush()

@@ -36,7 +36,7 @@ from torchyard_gui.widgets import EmptyState, NoticeBar
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 TICK_MS = 20_000
-"""Interval in milliseconds at which the calendar is redrawn, so that the line of the current time moves."""
+"""Interval in milliseconds between updates of the calendar that move the line of the current time."""
 
 
 class BookingsPage(QWidget):
@@ -151,7 +151,9 @@ class BookingsPage(QWidget):
             self.run_wanted.emit(run)
 
     def copy(self) -> None:
-        """Copies a command line that makes the selected booking, or a booking at the keyboard cursor."""
+        """Copies the command line that would make the selected booking or, if none is selected, a booking at the
+        keyboard cursor.
+        """
         seen = self.model.seen
         booking, cursor = self.selected_booking, self.surface.cursor_
         if booking is not None:
@@ -179,7 +181,7 @@ class BookingsPage(QWidget):
         self.dialogs.import_bookings(path)
 
     def go(self, by: int) -> None:
-        """Shows the next or previous days. Except in the agenda, today becomes the chosen day if it is among them."""
+        """Shows the next or previous days. If today is among them, it becomes the chosen day, except in the agenda."""
         today = local_day(self.model.now, self.model.seen.zone)
         self.day = stepped(self.span, self.day, by)
         if today in days_of(self.span, self.day) and self.span != "agenda":
@@ -205,7 +207,7 @@ class BookingsPage(QWidget):
     def show_booking(self, booking_id: str) -> None:
         """Selects a booking and shows its day, for links from other pages. The booking may be outside the loaded days.
 
-        For a booking that the calendar does not show, a message appears instead.
+        If the calendar does not show the booking, a message is shown.
         """
         booking = self.model.booking(booking_id)
         if booking is not None:
@@ -224,7 +226,7 @@ class BookingsPage(QWidget):
         self.refresh()
 
     def select(self, booking_id: str) -> None:
-        """Selects a booking, or clears the selection for "". Opens its details unless a search is open."""
+        """Selects a booking, or no booking for "". Unless a search is open, shows the booking's details."""
         self._selection = booking_id
         if booking_id and booking_id != self._made:
             self._made = ""
@@ -276,14 +278,14 @@ class BookingsPage(QWidget):
     def use_changed(self) -> None:
         """Shows the current use of GPUs if the page is visible.
 
-        An open search is repeated unless a dialog is open, because a search must not offer GPUs in use.
+        Unless a dialog is open, repeats an open search, because it must not offer GPUs that are in use.
         """
         if self.isVisible():
             self.refresh()
             self.drawers.update_results(searching=self.dialog is None)
 
     def refresh(self) -> None:
-        """Redraws the calendar from the last loaded state."""
+        """Redraws the calendar in the state that was loaded last."""
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
         states = {status.name: status.condition.mark for status in hosts}

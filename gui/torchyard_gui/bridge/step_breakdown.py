@@ -53,7 +53,7 @@ def name_of(field: str) -> str:
 
 
 def sentence_of(field: str, *, served: bool = False) -> str:
-    """Returns the explanation of a metric. With `served`, it is the explanation for servers and reducers."""
+    """Returns a sentence that explains a metric. If `served` is set, it is the sentence for servers and reducers."""
     of_server = {
         "wait_s": translate("Runs", "Time that the newest step waited here for its last trainer"),
         "staleness": translate("Runs", "Versions by which the newest gradients were behind"),
@@ -78,6 +78,6 @@ def sentence_of(field: str, *, served: bool = False) -> str:
 
 
 def step_parts(track: ReplicaStatus) -> list[tuple[str, str]]:
-    """Returns the names and values of the metrics that a replica reported."""
+    """Returns the names and values of the metrics that a replica has reported."""
     values = ((field, track.ring.last(field)) for field in WRITTEN)
     return [(name_of(field).lower(), written(field, value)) for field, value in values if value is not None]

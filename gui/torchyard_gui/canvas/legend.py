@@ -1,4 +1,4 @@
-"""Legend of the canvas: the meaning of ports and lines, or of the shades of tiles."""
+"""The legend of the canvas, which explains ports and lines, or the shades of tiles."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Legend(QWidget):
         return [text for _, text in self._entries]
 
     def explain(self, entries: Sequence[Entry] | None) -> None:
-        """Shows entries, or the shades of tiles if `entries` is None. The legend is hidden if `entries` is empty."""
+        """Shows entries; if `entries` is None, shows the shades of tiles; if it is empty, hides the legend."""
         chosen = None if entries is None else tuple(entries)
         if chosen == self._entries:
             return
@@ -90,7 +90,9 @@ class Legend(QWidget):
         self.update()
 
     def set_limit(self, width: int) -> None:
-        """Sets the maximum width. Entries that do not fit are in further rows; the legend then grows upwards."""
+        """Sets the maximum width. If the entries do not fit into one row, further rows are added, and the legend grows
+        upwards.
+        """
         self._limit = width
         self._fit()
 
@@ -108,7 +110,7 @@ class Legend(QWidget):
     def _rows(self, entries: Sequence[Entry]) -> list[list[Entry]]:
         """Distributes the entries over rows that fit into the limit.
 
-        Only a single entry may be wider than the limit.
+        Only an entry that is alone in its row may be wider than the limit.
         """
         rows: list[list[Entry]] = []
         x = 0.0

@@ -1,6 +1,6 @@
 """The scene of one plan: racks, tray and edges. The scene never changes the topology.
 
-It has a single view, which determines the zoom (for the level of detail) and the size (for the number of columns).
+It has a single view. The view's zoom determines the level of detail, and its size the number of columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torchyard_gui.theme.theme import theme
 EDGES, TARGET = 1.0, 2.0
 """Z values of edges and of drop targets, above those of racks."""
 HIGHLIGHT_MS = 6000
-"""Time in milliseconds for which moved replicas are highlighted."""
+"""Milliseconds for which replicas that have moved are highlighted."""
 
 
 class TopologyScene(QGraphicsScene):
@@ -45,17 +45,20 @@ class TopologyScene(QGraphicsScene):
     selection_changed = Signal(list)
     """Emitted with the names of the selected replicas, in the plan's order."""
     arranged = Signal()
-    """Emitted when racks were added, removed, moved or resized."""
+    """Emitted when racks have been added, removed, moved or resized."""
     states_changed = Signal()
-    """Emitted when the selection or the states of replicas have changed, and with them the description of the scene."""
+    """Emitted when the selection or the states of replicas have changed, so the description of the scene has changed,
+    too.
+    """
     traffic_changed = Signal()
-    """Emitted when the kind of the strategy or the traffic that the edges show has changed."""
+    """Emitted when the kind of the strategy, or the traffic that the edges show, has changed."""
     touched = Signal()
-    """Emitted when visible content changes or moves."""
+    """Emitted when something visible changes or moves."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
-        # All items are children of a few top-level items, so an index of items would cost updates without any benefit.
+        # All items are children of a few top-level items, so Qt's index of items would have to be updated without any
+        # benefit.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
@@ -149,7 +152,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def moved(self) -> Mapping[str, str]:
-        """Previous places of the highlighted replicas, by name."""
+        """The previous places of the replicas that are highlighted because they have moved, by name."""
         return self._moved
 
     def _note_moves(self, before: Mapping[str, ChipContent]) -> None:
@@ -300,7 +303,7 @@ class TopologyScene(QGraphicsScene):
             self._mark(touched)
 
     def set_lifted(self, names: Iterable[str]) -> None:
-        """Draws the chips of these replicas faded, because they are being dragged."""
+        """Draws the chips of these replicas pale, because the user is dragging them."""
         lifted = frozenset(names)
         touched = lifted ^ self._lifted
         self._lifted = lifted
@@ -379,8 +382,8 @@ class TopologyScene(QGraphicsScene):
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
-        # The edges between sections are omitted: they stay within the area of the racks and headings, and depend on the
-        # zoom.
+        # Edges between sections are left out, because they stay within the area of racks and headings, and depend on
+        # the zoom.
         for item in self._edges.items if self._racks.grid.sections is None else ():
             rect = rect.united(item.sceneBoundingRect())
         return rect

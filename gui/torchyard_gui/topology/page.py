@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 YAML_WIDTH = 420
 SHOWN_PROBLEMS = 4
-"""Maximum number of an invalid file's problems that are shown on the canvas."""
+"""Maximum number of problems of an invalid file that the canvas shows."""
 
 
 class PageSettings(RecentFiles, Protocol):
@@ -86,7 +86,7 @@ class TopologyPage(QWidget):
         """Creates the page.
 
         Args:
-            recovery_folder: Folder of recovery snapshots. Without it, no snapshots are written.
+            recovery_folder: Folder for recovery snapshots. If it is None, no snapshots are written.
             planning: Planned time with its bookings; by default the current time without bookings.
         """
         super().__init__(parent)
@@ -345,7 +345,7 @@ class TopologyPage(QWidget):
         value = self.document.value
         self._plan = plan(value, hosts)
         keep, state = self._keeps_racks, self.document.state
-        # Undo and redo show the racks of the restored state. Any other edit keeps the previous racks and adds new ones.
+        # Undo and redo show the racks of the state that they restore. Any other edit keeps the racks and adds new ones.
         racks = self._racks.get(state, self.scene.hosts) if keep else ()
         exchange = self.exchange_facts(value.name, self._plan.hosts)
         self.inspector.exchange = self.scene.exchange = exchange
@@ -368,13 +368,15 @@ class TopologyPage(QWidget):
         self.status_changed.emit()
 
     def tidy(self) -> None:
-        """Removes racks that the topology does not use and the user did not add. Arranges the others in fleet order."""
+        """Removes racks that the topology does not use and that the user has not added. Arranges the others in fleet
+        order.
+        """
         self._keeps_racks = False
         self._racks.clear()
         self._refresh()
 
     def _name_launch(self) -> None:
-        """Updates the text of the launch action, and in its tool tip what it does or why it is disabled."""
+        """Updates the text of the launch action. The tool tip says what it does, or why it is disabled."""
         if self.launch_action.isEnabled():
             reason = ""
         elif self.editor.holds_design:
@@ -436,7 +438,7 @@ class TopologyPage(QWidget):
         self.title_changed.emit(f"{self.document.name}{mark}")
 
     def launch(self) -> None:
-        """Requests the launch of the current topology, or shows why it must be corrected or saved first."""
+        """Requests to launch the current topology, or shows why it must be corrected or saved first."""
         self.editor.settle()
         self.checks.now()
         if errors := self.checks.errors:

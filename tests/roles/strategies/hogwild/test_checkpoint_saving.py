@@ -34,7 +34,7 @@ class Ready:
 
 
 class LateFlags(FiniteGradients):
-    """Reads the flag of a step only in the next step or in check(), as is done on a GPU."""
+    """Reads the flag of a step only in the next step or in check(), as it is read on a GPU."""
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.check()

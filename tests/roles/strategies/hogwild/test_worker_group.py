@@ -504,7 +504,7 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
         def connect_late(*arguments: Any) -> tensor_connection.Connection:
             connection = connect(*arguments)
             threading.Thread(target=link.close, daemon=True).start()
-            # close() waits for the thread of the link, so this new connection must be closed by another thread.
+            # close() is now waiting for the link's thread, so it cannot close this new connection itself.
             assert joins.wait(30)
             return connection
 
