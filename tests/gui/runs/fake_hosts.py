@@ -383,6 +383,9 @@ class Acting:
 class ActingFleet:
     """A fleet of several simulated runs. Each host is part of at most one run."""
 
+    others = ()
+    """The fleet has no clusters."""
+
     def __init__(self, *runs: Acting):
         self._runs = runs
 
