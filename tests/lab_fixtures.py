@@ -24,7 +24,7 @@ ClusterFactory = Callable[..., SlurmCluster]
 
 
 class ThreeHosts:
-    """Three plain hosts for the session, which are created again after a test has destroyed one of them."""
+    """Provides three plain hosts for the session. They are created again after a test has destroyed one of them."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -63,19 +63,21 @@ class ThreeHosts:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[LabFactory]:
-    """A function that creates labs for one test: `lab(2)`, or `lab(hosts=[HostSpec("gpu-a")], shared_home=True)`."""
+    """Returns a function that creates labs for one test: `lab(2)`, or `lab(hosts=[HostSpec("gpu-a")],
+    shared_home=True)`.
+    """
     yield from _factory(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
-    """A function that creates labs, which exist until the tests of the module have ended."""
+    """Returns a function that creates labs, which exist until all tests of the module have ended."""
     yield from _factory(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture(scope="module")
 def gpu_lab(module_lab: LabFactory) -> Lab:
-    """Two hosts with two unused GPUs each, called `GPU-gpu-a-0` and so on, for all tests in a module."""
+    """Yields two hosts with two unused GPUs each, called `GPU-gpu-a-0` and so on, for all tests of a module."""
     made = module_lab(2)
     for host in made.hosts:
         names = [f"GPU-{host.name}-{number}" for number in range(2)]
@@ -127,7 +129,7 @@ def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHost
 
 @pytest.fixture
 def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Three plain hosts, which all tests share for speed and which are cleaned after each test.
+    """Yields three plain hosts. To save time, all tests share them; they are cleaned after each test.
 
     The hosts have the agent's files, as after a deploy; tests of a first contact use the fixture `bare_hosts`.
     """
@@ -149,7 +151,7 @@ def _commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def torch_for_hosts() -> Iterator[ForkServer]:
-    """The fork server of `LabHost.fork_scripts_from`, with torch imported."""
+    """Returns the fork server for `LabHost.fork_scripts_from`, which has imported torch."""
     fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
     yield fork_server
     fork_server.close()
@@ -157,7 +159,7 @@ def torch_for_hosts() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
-    """A `python` for the hosts of `lab3` with torch and scikit-learn imported.
+    """Returns the path of a `python` for the hosts of `lab3` that has imported torch and scikit-learn.
 
     Tests use it with `desktop.use(lab3, python=warm_python)`, which saves four seconds of CPU time per process.
     """
@@ -167,7 +169,7 @@ def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
 
 @pytest.fixture
 def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]:
-    """A desktop whose fleet file contains the hosts of `lab3`, and whose cache contains invented bandwidths."""
+    """Returns a desktop with the hosts of `lab3` in its fleet file and invented bandwidths in its cache."""
     computer = Desktop(tmp_path / "desktop", lab3, commands=_commands, knows_bandwidths=True)
     yield computer
     computer.close()
@@ -175,7 +177,7 @@ def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]
 
 @pytest.fixture
 def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., Desktop]]:
-    """A function that creates desktops, such as `make_desktop(lab(2), python=None)`."""
+    """Returns a function that creates desktops, such as `make_desktop(lab(2), python=None)`."""
     made: list[Desktop] = []
 
     def make(lab: Lab | None = None, **fleet: Any) -> Desktop:
@@ -190,7 +192,7 @@ def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., 
 
 @pytest.fixture
 def needs_lab() -> None:
-    """Skips the test if the lab is unavailable; fails the test in CI."""
+    """Skips the test if the lab is not available; fails the test in CI instead."""
     try:
         require()
     except LabUnavailable as why:
@@ -198,7 +200,7 @@ def needs_lab() -> None:
 
 
 def unavailable(why: LabUnavailable) -> None:
-    """Skips the test; if CI=true, fails it."""
+    """Skips the test; fails it instead if CI=true."""
     if os.environ.get("CI", "").lower() in {"1", "true"}:
         pytest.fail(str(why))
     pytest.skip(str(why))

@@ -221,12 +221,12 @@ class Sources:
 
 
 def do_nothing() -> None:
-    """Replaces Sources.settle() if the archive is already unpacked."""
+    """Stands in for Sources.settle() if the archive is already unpacked."""
 
 
 def main() -> int:
     header = json.loads(sys.stdin.buffer.readline())
-    # The agent's files must be private, but the user's programs must get the umask of the login.
+    # The agent's files must be private. The user's programs, however, must get the umask of the login.
     os.environ["TORCHYARD_UMASK"] = f"{os.umask(0o077):o}"
     nonce, name = header["nonce"], header["sha256"]
     agent_dir = os.path.realpath(os.path.expanduser(header["agent_dir"]))

@@ -60,9 +60,9 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
 
 
 class _StartError:
-    """The error of a daemon that failed to start.
+    """A pipe through which a daemon that fails to start reports its error.
 
-    It is sent through a pipe, because the daemon's log may be on a full disk.
+    The daemon's log cannot be used for this, because its disk may be full.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ def _connect_or_start(
     """
     listener = _bind(address)
     if listener is None:
-        settle()  # The running daemon may be of another archive, in which case it would not unpack this one.
+        settle()  # The running daemon may belong to another archive, in which case it would not unpack this one.
     else:
         with listener:
             _fork_daemon(listener, agent_dir, sha256, settle, by, start_error)

@@ -405,10 +405,10 @@ class Cluster:
         """Returns the mean over all trainers of a number, a tensor, or a dict or list of them.
 
         Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
-        All trainers must call mean(), gather(), any(), barrier() and broadcast() in the same order. An evaluator gets
-        the result for its own value alone. In asynchronous strategies a restarted group joins the call in which the
-        other groups wait, or gets the result of an earlier call again. A group that has ended is left out if the run is
-        stopped or a group was restarted; otherwise PeerLost is raised.
+        All trainers must call mean(), gather(), any(), barrier() and broadcast() in the same order. In an evaluator,
+        the result depends only on its own value. In asynchronous strategies a restarted group joins the call in which
+        the other groups wait, or gets the result of an earlier call again. A group that has ended is left out if the
+        run is stopped or a group was restarted; otherwise PeerLost is raised.
 
         Raises:
             PeerLost: A trainer ended before it made the same call.
@@ -478,7 +478,7 @@ class Cluster:
     ) -> None:
         """Calls leave().
 
-        After an exception other than SystemExit, disconnects immediately and does not suppress the exception.
+        After an exception other than SystemExit, disconnects immediately. The exception is not suppressed.
         """
         if kind is None or issubclass(kind, SystemExit):
             self.leave()
@@ -501,7 +501,7 @@ class Cluster:
         return self._collectives
 
     def _end_collectives(self, *, stopped: bool = False) -> None:
-        """Declares that this process makes no further collective calls, so that no other process waits for it."""
+        """Declares that this process makes no further collective calls, so other processes do not wait for it."""
         with suppress(RolesError):  # If the store is lost, the other processes cannot be informed.
             self._all_trainers.leave(stopped=stopped)
 
@@ -517,7 +517,7 @@ class Cluster:
         self._checkpoint_group.close()
 
     def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
-        """Between two steps, saves a checkpoint or stops training if this is due at this step on all trainers.
+        """Saves a checkpoint or stops training between two steps, if this is due at this step on all trainers.
 
         Returns:
             False if leave() has been called, otherwise True.

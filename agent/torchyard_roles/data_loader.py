@@ -1,4 +1,4 @@
-"""Data loaders for one worker's share of a dataset, with positions that are saved and restored.
+"""Data loaders for one worker's share of a dataset. Their positions are saved and restored.
 
 With shuffle=True the samples of training loaders are reshuffled in every epoch. If there are several workers, the order
 depends only on the seed and the epoch. N workers with batches of B together see the same samples in each step as one
@@ -36,7 +36,7 @@ from torchyard_roles.errors import UsageProblem
 from torchyard_roles.training_metrics import Progress
 
 OTHER_ORDER = 1_000_003
-"""Added to the shuffling seed of a worker whose share another worker also has. It exceeds any number of epochs."""
+"""Added to the shuffling seed of a worker that has the same share as another. It exceeds any number of epochs."""
 
 
 class DataShare(NamedTuple):
@@ -45,8 +45,9 @@ class DataShare(NamedTuple):
     part: int = 0
     parts: int = 1
     repetition: int = 0
-    """Greater than 0 if another worker has the same part. The samples of this share are then drawn in a different
-    random order, and are not evaluated.
+    """Greater than 0 if another worker has the same part.
+
+    The samples of this share are then drawn in a different random order, and are not evaluated.
     """
 
 
@@ -195,7 +196,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         return self._skipping if self._skipping is not None else super()._index_sampler
 
     def _fresh(self) -> Iterator[Any]:
-        """Returns a new DataLoader iterator, whose workers start with SIGTERM blocked until OutlivesStop handles it."""
+        """Returns a new DataLoader iterator. Its workers start with SIGTERM blocked until OutlivesStop handles it."""
         if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
             batches: Iterator[Any] = super().__iter__()
             return batches

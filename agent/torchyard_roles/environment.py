@@ -1,7 +1,7 @@
-"""The identity of a process in its run, read from environment variables.
+"""The identity of a process in its run, which is read from environment variables.
 
 A process is started by Torchyard (`TORCHYARD_REPLICA` is set), by plain torchrun (only `RANK` is set), or by hand
-(neither is set), in which case the run has one process.
+(neither is set). If it is started by hand, the run has one process.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class Environment:
     """The rank of the process among the trainers; None for processes that do not train."""
     world_size: int = 1
     local_rank: int = 0
-    """The number of the process in its replica. LOCAL_RANK may differ: it numbers the processes of all replicas without
-    GPUs on one host together."""
+    """The number of the process in its replica.
+
+    LOCAL_RANK may differ: it numbers the processes of all replicas without GPUs on one host together.
+    """
     local_world_size: int = 1
     """The number of processes of the replica."""
     strategy: str = "all_reduce"

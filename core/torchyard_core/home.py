@@ -76,12 +76,12 @@ class Home:
 
     @property
     def caches(self) -> Path:
-        """The folder of values that can be determined again, such as hashes of uploaded files and bandwidths."""
+        """The folder for values that can be determined again, such as hashes of uploaded files and bandwidths."""
         return self.path / "caches"
 
     @property
     def bookings_file(self) -> Path:
-        """The file of the private calendar, which is used if the settings name no database of a team."""
+        """The file of the private calendar, which is used if the settings do not name a team's database."""
         return self.path / "bookings.sqlite3"
 
     @property

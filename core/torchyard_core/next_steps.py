@@ -1,4 +1,4 @@
-"""Next steps: actions that the user can take after an error, as values.
+"""Next steps: values that describe actions which the user can take after an error.
 
 The command line prints a step as a command, and the window shows a button.
 """
@@ -50,15 +50,12 @@ def joined(*advice: Advice) -> Advice:
 
 
 def parts_of(advice: Advice) -> tuple[str | NextStep, ...]:
-    """Returns the sentences and steps of the advice, without empty items."""
+    """Returns the sentences and steps of the advice. Empty ones are omitted."""
     return tuple(part for part in (advice if isinstance(advice, tuple) else (advice,)) if part)
 
 
 def _quoted(value: str | tuple[str, ...]) -> str:
     return shlex.quote(value) if isinstance(value, str) else shlex.join(value)
-
-
-# Steps that concern hosts
 
 
 @dataclass(frozen=True)
@@ -112,9 +109,6 @@ class SetHostField(NextStep):
 class ShowHosts(NextStep):
     template = "status"
     words = "See {command}."
-
-
-# Steps that concern topologies
 
 
 @dataclass(frozen=True)
@@ -183,9 +177,6 @@ class SetField(NextStep):
     words = "The field is `{path}`; {command} sets it for one run."
 
 
-# Steps that concern runs
-
-
 @dataclass(frozen=True)
 class ListRuns(NextStep):
     template = "runs list"
@@ -215,9 +206,6 @@ class SendSecrets(NextStep):
     options: tuple[str, ...]
     template = "runs restart {run_id} {options}"
     words = "Name what to send: {command}."
-
-
-# Steps that concern the calendar
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Severity = Literal["error", "warning"]
 Place = tuple[str | int, ...]
 """A position in a document: keys and indices, outermost first."""
 LineOf = Callable[[Place], int | None]
-"""Returns the line of a place in the file, or None if the file does not contain it."""
+"""A function that returns the line of a place in the file, or None if the file does not contain the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that are returned by the validation of a document, and by its further checks."""
+"""Maximum number of problems that validation returns. The further checks of a document have the same limit."""
 
 
 def no_lines(place: Place) -> int | None:
@@ -85,7 +85,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem whose line is not yet known."""
+    """A problem for which the line in the file has not been determined yet."""
 
     severity: Severity
     code: str

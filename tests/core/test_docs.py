@@ -1,4 +1,6 @@
-"""Tests that the docs cover commands, options, keys with their defaults, and methods, and have no broken links."""
+"""Tests that the documentation describes all commands, options, keys with their defaults, and methods, and has no
+broken links.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def text_of(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """Returns the text from the heading that begins with `heading` to the next heading of its level or higher."""
+    """Returns the text between the heading that begins with `heading` and the next heading of the same or a higher
+    level.
+    """
     level = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}\b.*?(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"there is no section {heading}"
@@ -87,7 +91,7 @@ COMMANDS = dict(commands(GROUP))
 
 
 def options(command: Any) -> set[str]:
-    """Returns the spellings of a command's options, except for options that every command has."""
+    """Returns the options of a command in all spellings, except for those that every command has."""
     spellings = {spelling for parameter in command.params for spelling in parameter.opts if spelling[0] == "-"}
     return spellings - {"--json", "-h", "--help"}
 
@@ -114,7 +118,7 @@ def test_the_options_before_the_command_are_described() -> None:
 
 
 def rows(text: str) -> dict[str, str]:
-    """Returns the defaults listed in a table of keys, by key."""
+    """Returns the default of each key in a table of keys."""
     return dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", text, re.MULTILINE))
 
 
@@ -134,7 +138,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("page", "heading", "model"), BLOCKS)
 def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading: str, model: type[BaseModel]) -> None:
     described = rows(section(text_of(page), heading))
-    # A setting of one strategy may be described on the page of that strategy instead.
+    # A setting of a single strategy may be described on the page of the strategy instead.
     own = {setting.key for spec in all_specs() for setting in spec.own_settings} if model is Strategy else set()
     assert set(described) <= set(model.model_fields) <= {*described, *own}
     for key in described:
@@ -146,7 +150,7 @@ def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading:
 
 
 def default_shown(value: Any) -> str | None:
-    """Returns a default as the tables write it, or None if the tables may describe it in any words."""
+    """Returns a default as the tables show it, or None if a table may describe it freely."""
     assert value is not PydanticUndefined
     if value is None or isinstance(value, BaseModel) or value in ((), {}):
         return None
@@ -305,7 +309,7 @@ def test_relative_links_lead_to_what_is_there(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Returns the headings of a page in the form that links use."""
+    """Returns the headings of a page as links refer to them."""
     headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

@@ -92,7 +92,7 @@ class Lab:
                 host.boot(authorized)
             for host in self.hosts:
                 host.wait_until_ready()
-        except BaseException:  # This also handles Ctrl-C, because no host may outlive its lab.
+        except BaseException:  # This also applies to Ctrl-C, because no host may outlive its lab.
             self.close()
             raise
         return self
@@ -185,7 +185,7 @@ class Lab:
 
 
 def open_host_pids() -> set[int]:
-    """Returns the PIDs of this process's children that hold the hosts of open labs."""
+    """Returns the PIDs of those children of this process that hold the hosts of open labs."""
     return {host.outer_pid for lab in Lab.open_labs for host in lab.hosts if host.outer_pid is not None}
 
 

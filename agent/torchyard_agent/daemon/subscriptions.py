@@ -15,7 +15,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 BATCH = 500
 """Maximum number of journal entries in one notification."""
 NVML_IDLE_S = 30.0
-"""Time in seconds without a sample after which NVML is closed. While it is open, the driver cannot be replaced."""
+"""NVML is closed after this many seconds without a sample, because the driver cannot be replaced while it is open."""
 TELEMETRY_BACKLOG = 256 * 1024
 """Number of unsent bytes above which a client receives no samples."""
 
@@ -23,8 +23,8 @@ TELEMETRY_BACKLOG = 256 * 1024
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
     """Sends the journal's entries after `seen`, and then each new entry until the keeper has exited.
 
-    Only in the last notification `alive` is false, and it contains no entries. If the journal has no `run_ended` entry
-    at that time, the keeper was killed or crashed.
+    The last notification, in which `alive` is false, contains no entries. If the journal has no `run_ended` entry at
+    that time, the keeper was killed or crashed.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -53,7 +53,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
 
 
 class Telemetry:
-    """The telemetry of the host. Samples are taken for subscribed desktops and on request only."""
+    """The telemetry of the host. It takes samples only for subscribed desktops and on request."""
 
     def __init__(self, runs: Runs, sampler: Sampler):
         self._runs = runs

@@ -1,4 +1,4 @@
-"""The keeper of a run on a host: prepares the host, acts as the primary or a member, and answers the daemon."""
+"""The keeper of a run on a host. It prepares the host, acts as the primary or a member, and answers the daemon."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.sampler import Sampler
 
 FLUSH_S = 1.0
-"""Time in seconds for clients to read the last answers and notifications."""
+"""How many seconds clients have for reading the last answers and notifications."""
 LEASE_STEP_S = 1.0
-"""The time since the launch's last call is counted in steps of at most this number of seconds.
-A suspension of the host counts as one step only, so it does not use up the lease.
+"""The time since the launch's last call is counted in steps of at most this many seconds.
+
+If the host is suspended, this counts as only one step, so it does not use up the lease.
 """
 Params = dict[str, Any]
 Participant = Union[Primary, Member]
@@ -95,7 +96,7 @@ class Keeper:
         try:
             await asyncio.wait({running, self._crash}, return_when=asyncio.FIRST_COMPLETED)
             (running if running.done() else self._crash).result()
-        except Exception as error:  # Any error that gets here is logged and journaled, and ends all ranks.
+        except Exception as error:  # An error that reaches this point is logged and journaled, and ends all ranks.
             log.exception("the keeper failed")
             await self._end_after_crash(running, f"internal error of the run keeper on {self._host}: {error!r}")
         finally:
@@ -141,8 +142,8 @@ class Keeper:
     async def _watch_lease(self) -> None:
         """Gives up the launch if its lease expires before the run begins.
 
-        The time is counted in steps. A keeper that was suspended can therefore first handle the calls that have arrived
-        meanwhile.
+        The time is counted in steps. Therefore, after a suspension, the keeper can first handle the calls that have
+        arrived meanwhile.
         """
         lease_s = self._timeouts.launch_lease_s
         step_s = min(LEASE_STEP_S, lease_s / 10)
@@ -345,7 +346,7 @@ class Keeper:
         host = growth.check(params)  # type: ignore[arg-type]  # The parameters are untyped JSON.
         names = [str(replica["name"]) for replica in replicas]
         entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
-        # This is called by the event loop, because an error in the decisions must end the keeper and not only this
+        # The event loop makes this call, because an error in the decisions must end the keeper and not only this
         # request.
         asyncio.get_running_loop().call_soon(growth.grow, host, replicas, entry)
         return {}
@@ -396,7 +397,7 @@ class Keeper:
     def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None, pause: bool = False) -> None:
         """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
-            # This is called by the event loop, because an error in the decisions must end the keeper and not only this
+            # The event loop makes this call, because an error in the decisions must end the keeper and not only this
             # request.
             asyncio.get_running_loop().call_soon(
                 partial(self._participant.stop, reason, force=force, asked=entry, pause=pause)
@@ -486,7 +487,7 @@ class Keeper:
         if self._ranks is not None:
             self._ranks.send = lambda message: (
                 None
-            )  # Without reports of their end, the primary does not restart the ranks.
+            )  # The ranks' end is not reported, so the primary does not restart them.
             await asyncio.wait({running}, timeout=FLUSH_S)
             while left := [pid for pid in process_control.descendants(os.getpid()) if process_control.may_signal(pid)]:
                 for pid in left:

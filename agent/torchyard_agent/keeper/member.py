@@ -1,4 +1,4 @@
-"""A member of a run. It executes the primary's orders, and ends its own ranks if the primary is lost."""
+"""A member of a run. It executes the primary's orders, and ends its own ranks if it loses the primary."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ class Member:
             else:
                 self._was_connected = True
                 async with self._rejoining:
-                    # If the lease has expired during this call, the introduction is outdated and must be sent again.
+                    # The lease may have expired during this call. The introduction is then outdated and must be sent
+                    # again.
                     agreed = answer["lost"] or cut_off or not self._cut_off
                     if agreed and (answer["lost"] or self._cut_off):
                         await self._rejoin()

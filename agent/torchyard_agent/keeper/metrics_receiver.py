@@ -1,4 +1,4 @@
-"""The receiver of training metrics, which scripts send as datagrams. It keeps the latest values of each replica."""
+"""Receives training metrics, which scripts send as datagrams. Keeps the latest values of each replica."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LatestMetrics:
         return replica
 
     def of(self, replica: str) -> Metrics:
-        """Returns the metrics of the lowest local rank, with the highest step and total throughput over all ranks.
+        """Returns the metrics of the lowest local rank, but the highest step and the total throughput of all ranks.
 
         Returns an empty dict before the first report.
         """

@@ -1,4 +1,4 @@
-"""The primary of a run: sends assignments to hosts, passes events to the decisions, and executes their instructions."""
+"""The primary of a run: sends assignments to hosts, passes events to the decisions, and executes the instructions."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from torchyard_agent.keeper.trial_keepers import TrialCalls
 
 DISMISS_S = 3.0
-"""Time in seconds for members to acknowledge the run's end."""
+"""How many seconds members have for acknowledging the run's end."""
 LATE_JOIN_S = 1.5
-"""Time in seconds for which an ended run waits for members that never connected. They try at least twice a second."""
+"""How many seconds an ended run waits for members that never connected. They try at least twice a second."""
 MAX_PENDING_RANKS = 1024
-"""Maximum number of ranks that count for the backlog of the listening socket."""
+"""Maximum number of ranks that is used to compute the backlog of the listening socket."""
 MAX_SLEEP_S = 30.0
-"""Longest sleep in seconds before the wall clock is read again, because it may be set or the host suspended."""
+"""Longest sleep in seconds before the wall clock is read again. It may be set, and the host may be suspended."""
 
 log = logging.getLogger(__name__)
 
@@ -350,7 +350,7 @@ class Primary:
                 self._order(host, order)
 
     def _dropped(self) -> set[str]:
-        """Returns the replicas that ranks and world sizes do not include.
+        """Returns the replicas that are excluded from ranks and world sizes.
 
         A worker group that has lost all its members is still included, because the number of shards of a shared model
         is fixed.
@@ -386,7 +386,7 @@ class Primary:
 
     @property
     def growth(self) -> RunGrowth:
-        """The part of the primary that adds replicas to the live run."""
+        """The object that adds replicas to the live run."""
         if self._growth is None:
             # This module is imported here, because few runs grow and each import adds to the memory of every keeper.
             from torchyard_agent.keeper.run_growth import RunGrowth

@@ -13,11 +13,13 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
 """Shortest time in seconds between two `report` events of a replica in the journal.
+
 Samples of telemetry contain the current metrics more often.
 """
 _JOURNALED = ("step", "loss", "throughput")
-"""The metrics that every `report` event contains, as null if they are unknown. Other metrics are included only if
-known.
+"""The metrics that every `report` event contains, as null if they are unknown.
+
+Other metrics are included only if they are known.
 """
 
 
@@ -106,7 +108,7 @@ class RunStatus:
         cause: str,
         joined: int = 0,
     ) -> None:
-        """Journals that a gang continues without lost or with returned replicas, and the highest reported step."""
+        """Journals that a gang continues without lost replicas or with returned ones, and the highest reported step."""
         step = max((self.metrics.get(name, {}).get("step") or 0 for name in members), default=0)
         fields = {"gang": gang, "generation": generation, "number": number, "step": int(step), "cause": cause}
         self._journal.write("membership", **fields, members=list(members), lost=list(lost))
@@ -166,7 +168,7 @@ class RunStatus:
     def revive(self, reason: str) -> None:
         """Sets the state to `restarting` after this host has rejoined the run.
 
-        The run may have ended here meanwhile.
+        The run may have ended on this host in the meantime.
         """
         self.ended = None
         self.run_state(RunState.RESTARTING, reason)

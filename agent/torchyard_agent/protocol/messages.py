@@ -73,7 +73,7 @@ class Cluster(TypedDict):
     params: dict[str, str]
     """The parameters of the trial as text, for `{params.NAME}`. Older desktops do not send it."""
     several: bool
-    """Whether the run was planned with several replicas. Only then TF_CONFIG is set."""
+    """Whether the run was planned with several replicas. TF_CONFIG is set only if it was."""
     job: dict[str, Any]
     """The topology, which CLUSTER_SPEC and TF_CONFIG contain as `job`."""
     masters: dict[str, Master]
@@ -118,6 +118,7 @@ class Prepare(TypedDict):
     interface: str | None
     towards: str | None
     """The primary's address. Set only if `data_address` is None.
+
     The host then uses its own address on the route to the primary.
     """
     resume_from: str | None

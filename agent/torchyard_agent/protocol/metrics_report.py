@@ -26,8 +26,9 @@ that the servers have dropped; steps that were skipped because their gradients w
 gradients of a step; the gradient noise scale in samples.
 
 A server or reducer reports accepted rounds, connected trainers, and bytes sent and received per second. Its `wait_s` is
-the time for which its newest round waited for the last trainer, and `staleness` is that of this round. `dropped` and
-`skipped` count the rounds that it has dropped, or skipped because no gradients were finite."""
+the time for which its newest round waited for the last trainer, and its `staleness` is that of this round. `dropped`
+counts the rounds that it has dropped, and `skipped` counts those that it has skipped because no gradients were finite.
+"""
 
 
 MAX_CUSTOM_METRICS = 32
@@ -54,7 +55,7 @@ def custom_metrics(metrics: object) -> dict[str, float | None]:
 
 
 def valid_metrics(metrics: object) -> dict[str, Any]:
-    """Returns the valid entries of received metrics, both METRICS and custom metrics."""
+    """Returns the valid entries of received metrics: those named in METRICS, and custom metrics."""
     if not isinstance(metrics, Mapping):
         return {}
     return {**{name: metrics[name] for name in METRICS if name in metrics}, **custom_metrics(metrics)}

@@ -95,7 +95,7 @@ class TrainingPython(NamedTuple):
     packages: Mapping[str, str] = {}
     """Versions of the packages that sweeps need, without missing ones."""
     torch_cuda: str | None = None
-    """The CUDA version for which torch was built, or None if torch was built without CUDA or is missing."""
+    """The CUDA version for which torch was built. None if torch is missing or was built without CUDA."""
 
 
 class _Known(NamedTuple):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""Longest time in seconds to wait for all ranks to publish their steps. Only a rank that has ended takes longer."""
+"""How many seconds to wait at most for all ranks to publish their steps. Only a rank that has ended fails to do so."""
 ECHO_S = 0.5
 """Time in seconds for which a second SIGTERM is ignored, since some programs signal a process and then its group."""
 EXPECTED_S = 1.0
@@ -134,7 +134,7 @@ class GracefulStop:
             return True
 
     def uninstall(self) -> None:
-        """Stops handling SIGTERM, and publishes the last step.
+        """Stops handling SIGTERM, and publishes the last step of this rank.
 
         SIGTERM's default handler is restored if this is the main thread.
         """

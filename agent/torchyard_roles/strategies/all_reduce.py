@@ -1,4 +1,4 @@
-"""Synchronous data-parallel training, in which a ring all-reduce averages all workers' gradients in each step.
+"""Synchronous data-parallel training. In each step, a ring all-reduce averages the gradients of all workers.
 
 With batches of equal size, the result equals that of one process that trains on all batches together, except for
 rounding and for layers that combine samples, such as batch norm.
@@ -119,7 +119,10 @@ class AllReduce(Strategy):
         return self._groups[-1]
 
     def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Makes the next backward pass arm the averager: the hook of an output's gradient runs first in the pass."""
+        """Makes the next backward pass arm the averager.
+
+        A hook of the gradient of an output does this, because it runs first in the pass.
+        """
         if self._averager is None or not torch.is_grad_enabled():
             return
         for output in _pytree.tree_leaves(outputs):
@@ -220,7 +223,7 @@ class AllReduce(Strategy):
         if dist.is_initialized():
             if self._owns_group:
                 dist.destroy_process_group()
-            else:  # A process group that the script itself has initialized is not destroyed.
+            else:  # A process group that the script itself has initialized is left unchanged.
                 for group in self._groups:
                     dist.destroy_process_group(group)
             gloo_shutdown.settle()

@@ -1,4 +1,4 @@
-"""Averaging of gradients over all ranks.
+"""Averages gradients over all ranks.
 
 Gradients are averaged in each backward pass by hooks, which are called when a gradient is accumulated. The model is not
 wrapped. Gradients that a script assigns to `.grad` itself are averaged before the optimizer's step.
@@ -34,13 +34,14 @@ from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
 
 EVENTS = 8
-"""Largest number of pairs of GPU events that have not been evaluated yet."""
+"""Maximum number of pairs of GPU events that are kept before they are evaluated."""
 LAST_CHECK_S = 30.0
 """Longest time in seconds to wait at the end for the other ranks, to compare parameters with them."""
 _PASS, _STEP, _END = 1, 2, 3
 _HEADER = 12
 """Number of integers in a message's header. Each is followed by its negative.
-The maxima of both over all ranks are an upper and a lower bound of the integer.
+
+The maxima of both over all ranks give an upper and a lower bound of the integer.
 """
 _STEPS_AT, _ROUND_AT, _NEW_AT, _CHECK_AT = 2, 4, 6, 10
 _DENSE, _SPARSE = 1, 2
@@ -180,7 +181,7 @@ class GradientAverager:
     def before_forward(self) -> None:
         """Prepares for a forward pass that records gradients.
 
-        If a backward pass is still armed at this time, it was ended by an exception.
+        If a backward pass is still armed at this time, an exception has ended it.
         """
         self.notice_unfrozen()
         if not self._armed or torch._C._current_graph_task_id() != -1:
@@ -267,7 +268,7 @@ class GradientAverager:
             version = getattr(gradient, _MARK, None)
             bucket = entry.bucket
             assert bucket is not None
-            # In-place changes of averaged gradients after the pass, such as clipping, need no exchange: they are equal
+            # Changes of averaged gradients in place after the pass, such as clipping, need no exchange: they are equal
             # on all ranks.
             if bucket.touched or version is None or (version != gradient._version and not self._passes):
                 bucket.touched = left = True
@@ -292,7 +293,7 @@ class GradientAverager:
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
-        """Sets the number of finished steps to that of a checkpoint."""
+        """Sets the number of finished steps to the step of a checkpoint."""
         self._steps = step
 
     def state(self) -> dict[str, Any]:
@@ -507,7 +508,7 @@ class GradientAverager:
                     setattr(gradient, _MARK, gradient._version)
 
     def _rearrange(self, section: Section) -> None:
-        """Orders the buckets by the time at which gradients are computed on the first rank.
+        """Orders the buckets by the time at which the first rank computes their gradients.
 
         Missing gradients come last.
         """

@@ -53,11 +53,11 @@ class LaunchCallbacks:
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
     """The callback `on_progress` of the launch."""
     on_host_error: Callable[[HostError], None] = lambda error: None
-    """Called with the error of each host of an ended run that cannot be reached."""
+    """Called for each host of an ended run that cannot be reached, with the error."""
     on_calendar_error: Callable[[TorchyardError], None] = lambda error: None
-    """Called with errors of the calendar after the run has started or its launch was undone."""
+    """Called with an error of the calendar that occurs after the run has started or its launch was undone."""
     on_unrecorded: Callable[[OSError], None] = lambda error: None
-    """Called if the run cannot be written to the history; the run continues."""
+    """Called if the run cannot be written to the history. The run continues."""
     ask: Ask = no_answer
 
 

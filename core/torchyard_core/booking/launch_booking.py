@@ -1,4 +1,4 @@
-"""Calendar access of a launch (`launch.calendar_port`): the GPUs it may use, and its booking.
+"""Calendar access of a launch (`launch.calendar_port`): finds the GPUs that the launch may use, and books them.
 
 The pure functions are in `launch_availability`; this module reads and writes the store.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""A run without a booking may use only GPUs that no other user has booked within this time after the run's start."""
+"""A run without a booking may use only GPUs that are free of other users' bookings for this long from its start on."""
 
 
 class GpusBooked(RunFailed):
@@ -99,12 +99,10 @@ class LaunchBooking:
         self._relinked: tuple[str, str] | None = None
         """The IDs of a booking that was reassigned to this run, and of the run that it was made for."""
 
-    # Methods of the calendar port
-
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         self._load_calendar(known)
         if self._is_later:
-            # For a later start, it does not matter who uses the GPUs now.
+            # The current use of the GPUs does not matter for a later start.
             known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
         others = self._others(self._start, self._start + AT_LEAST)
         if self._chosen is not None:
@@ -134,7 +132,7 @@ class LaunchBooking:
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
-            return  # The rules forbid booking these GPUs. The later attempt to book them reports this.
+            return  # The rules forbid booking these GPUs. The error is reported later, when the run tries to book them.
         hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
@@ -206,12 +204,10 @@ class LaunchBooking:
         """Closes the calendar."""
         self._calendar.close()
 
-    # Internal methods
-
     def _load_calendar(self, known: Sequence[HostFacts]) -> None:
         """Adds the hosts' slots to the calendar, and loads the calendar.
 
-        If the database is unavailable, loads the last known state, or raises StoreUnavailable if the user has chosen a
+        If the database is unavailable, loads the last known state, but raises StoreUnavailable if the user has chosen a
         booking.
         """
         self._known = known
@@ -233,7 +229,7 @@ class LaunchBooking:
                 self._is_later = self._chosen.start > store.now()
                 self._start = max(self._chosen.start, store.now())
         if self._wanted.booking_id and self._chosen is None:
-            self._calendar.store()  # This call raises StoreUnavailable again.
+            self._calendar.store()  # If the database is still unavailable, this call raises StoreUnavailable again.
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._usual_length, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
@@ -319,7 +315,7 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
-            if error.code == "ended":  # The booking no longer holds its GPUs, and another booking may hold them now.
+            if error.code == "ended":  # The booking has ended or was released, so other bookings may hold its GPUs now.
                 raise
             self._on_trouble(error)
 

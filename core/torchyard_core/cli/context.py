@@ -38,7 +38,7 @@ class CommandContext:
     fleet_is_named: bool = False
     """Whether the fleet file was given as an option, in which case it must exist."""
     opened: list[Calendar] = field(default_factory=list)
-    """The calendar, once the command has requested it."""
+    """The calendar, or None if the command has not used it yet."""
 
     @property
     def facts_file(self) -> Path:
@@ -69,7 +69,7 @@ class CommandContext:
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:
-        """Returns the time zone for times entered by the user: `--zone`, or the settings', or this computer's.
+        """Returns the time zone of times that the user enters: `--zone`, else the settings', else this computer's.
 
         Raises Refused for an unknown zone.
         """

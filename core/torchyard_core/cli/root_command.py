@@ -39,12 +39,15 @@ from torchyard_core.home import Home, expand_user
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Overrides click, which exits silently on any broken pipe, not only stdout's."""
+    """The group of all commands.
+
+    click would exit silently on any broken pipe. This class does so only if the pipe of stdout is broken.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # An error during the interpreter's shutdown would be printed as a traceback.
+            sys.stdout.flush()  # Otherwise an error at exit would be printed as a traceback.
             return result
         except BrokenPipeError as error:
             if not is_unread():
@@ -85,7 +88,7 @@ app.command("gui")(gui.gui)
 # click's exceptions are imported through typer, because newer versions of typer contain their own copy of click.
 WrongUsage: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 INTERRUPTED = 130
-"""Exit status of a command that Ctrl-C ended, as in shells."""
+"""Exit status of a command that was ended by Ctrl-C. Shells use the same status."""
 
 _SYSTEM_HINTS = {
     errno.ENOSPC: "Free disk space there, then try again.",

@@ -1,4 +1,4 @@
-"""Lookup of the run that a command refers to, its hosts, and this desktop's history."""
+"""Looks up the run that a command refers to, the run's hosts, and this desktop's history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def history_of(chosen: CommandContext) -> History:
 
 
 def record_end(history: History, ended: dict[str, Any]) -> None:
-    """Records a run's last event in this desktop's history. A disk error is reported without failing the command."""
+    """Records a run's last event in this desktop's history. If this fails, only prints the error."""
     try:
         history.update(ended["run_id"], **fields_at_end(ended))
     except OSError as error:

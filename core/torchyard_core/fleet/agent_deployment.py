@@ -1,4 +1,4 @@
-"""Deployment of the agent and connection to its daemon, over one channel and with one interpreter on the host.
+"""Deploys the agent and connects to its daemon, over one channel and with one interpreter on the host.
 
 The channel runs `/bin/sh` instead of the login shell, which may be csh or print text. The shell runs the first
 interpreter that is new enough. The interpreter reads the bootstrap from stdin, and the archive if the host does not
@@ -42,14 +42,14 @@ from torchyard_core.next_steps import DeployAgent, SetHostField
 ANSWER_TIMEOUT_S = 60.0
 """Time limit in seconds for each answer to a new connection, long enough for a slow host with a home on NFS."""
 TRIES = 4
-"""Maximum number of attempts. Another attempt is made if an agent was replaced or the daemon exited in the meantime."""
+"""Maximum number of attempts. Another attempt is made if the agent was replaced, or if the daemon exited meanwhile."""
 RETIRE_WITHIN_S = 10.0
-"""Maximum time in seconds to wait for a daemon to exit after `retire`. It usually takes milliseconds."""
+"""Maximum time in seconds to wait for a daemon to exit after `retire`. A daemon usually exits within milliseconds."""
 CHUNK = 64 * 1024
 TOO_OLD = 93
 """Exit status of an interpreter that is too old, after which the shell tries the next one."""
 MAX_NOISE = 1 << 20
-"""Number of bytes that a login may print before an answer. If it prints more, the connection fails."""
+"""How many bytes the login may print before the bootstrap's answer. If it prints more, the connection fails."""
 
 _SHELL = (
     'n=$1; c=$2; shift 2; for p; do case $p in "~/"*) p=$HOME/${p#??};; esac; '
@@ -57,8 +57,7 @@ _SHELL = (
     f'"$p" -E -s -S -c "$c" "$n"; r=$?; case $r in {TOO_OLD}|126|127) ;; *) exit $r;; esac; '
     'done; echo "$n {\\"no_python\\": true}"'
 )
-"""The shell command. It contains no `!`, newlines or single quotes, which csh and fish as login shells would interpret.
-"""
+"""The shell command. It avoids `!`, newlines and single quotes, which csh or fish as login shell would interpret."""
 _INTERPRETER = (
     "import sys; v = sys.version_info; "
     'old = \'{"too_old": "%s", "at": "%s"}\' % (".".join(map(str, v[:3])), sys.executable); '
@@ -67,7 +66,7 @@ _INTERPRETER = (
 )
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes sent, total bytes)."""
+"""A callback that is called with (bytes sent, total bytes)."""
 
 
 def attach(
@@ -82,7 +81,7 @@ def attach(
 ) -> DaemonClient:
     """Connects to the daemon of `host`. Installs and starts the agent if necessary.
 
-    An agent older than this desktop's is replaced unless it refuses, and its runs continue; a newer agent is kept.
+    An agent that is older than this desktop's is replaced unless it refuses; its runs continue. A newer agent is kept.
     `link.remark` contains a message for the user about an agent of another version that was kept.
 
     Args:
@@ -147,7 +146,7 @@ def _retire(link: DaemonClient) -> AgentRefused | None:
     try:
         link.call("retire", {"by": desktop_identity()})
     except Unreachable:
-        pass  # The daemon may exit before its answer is sent.
+        pass  # This error is ignored, because the daemon may exit before its answer is sent.
     except AgentRefused as refusal:
         return refusal
     gone.wait(RETIRE_WITHIN_S)
@@ -255,7 +254,7 @@ class _AnswerReader:
         try:
             self._channel.send(data)
         except (OSError, EOFError) as error:
-            # The interpreter has exited. Its last answer explains the cause better than the broken pipe.
+            # If the interpreter has exited, its last answer explains the cause better than the broken pipe.
             self.next()
             raise self._broken() from error
 

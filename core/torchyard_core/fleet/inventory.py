@@ -61,16 +61,16 @@ class Host(FrozenModel):
     local: bool = False
     """Whether the host is this computer, which needs no SSH."""
     address: Word | None = None
-    """An address, or a Host of ~/.ssh/config; by default the name."""
+    """An address, or a Host of ~/.ssh/config. By default, the host's name."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of its SSH server; by default that of ~/.ssh/config, or 22."""
+    """Port of the host's SSH server. By default, the port in ~/.ssh/config, else 22."""
     user: Word | None = None
     identity_file: str | None = None
     proxy_jump: Jumps | None = None
     data_address: Word | None = None
-    """Address for training traffic; by default the host's own address on the route to the primary's host."""
+    """Address for training traffic. By default, the address from which the host reaches the primary's host."""
     interface: Word | None = None
-    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface of the address."""
+    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface that has this address."""
     transport: Transport = Transport.PARAMIKO
     """`openssh` uses the system's ssh, for example for Kerberos or FIDO."""
     python: str | None = None
@@ -82,7 +82,7 @@ class Host(FrozenModel):
     ports: Annotated[Text, AfterValidator(_ports)] | None = None
     """Range of ports that firewalls between hosts allow, such as 29400-29499; by default any free port."""
     bandwidth_gbps: Amount | None = Field(default=None, gt=0)
-    """Bandwidth of the host's network link in Gbit/s, by which the window estimates exchange times."""
+    """Bandwidth of the host's network link in Gbit/s, with which the window estimates exchange times."""
     labels: dict[str, Text] = Field(default_factory=dict)
     """Labels by which pools select hosts."""
 

@@ -45,7 +45,7 @@ class Between:
 
 @dataclass(frozen=True)
 class ByWord:
-    """A dictionary with a common schema and an additional schema that the value of `key` selects."""
+    """A dictionary that has a common schema, and a further schema that depends on the value of `key`."""
 
     key: str
     common: Any

@@ -64,7 +64,7 @@ class StartedRun:
 
 
 class StartUnknown(HostError):
-    """Raised if the primary stops answering after the request to start, so that the run may have begun.
+    """Raised if the primary stops answering after the request to start. The run may then have begun.
 
     `started` is the run. The caller records it in the history as unconfirmed.
     """
@@ -95,16 +95,16 @@ class Launch:
     on_check: Callable[[Check], None] = lambda check: None
     """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
-    """Called with (step, done, total), in bytes for the step `sending` and in hosts for the others."""
+    """Called with (step, done, total). The unit is bytes for the step `sending`, and hosts for all other steps."""
     run_id: str = field(default_factory=new_run_id)
     ask: Ask = no_answer
-    """Answers questions such as the size confirmation, on the thread of `run`; by default none is answered."""
+    """Answers questions such as the size confirmation, on the thread of `run`. By default, no question is answered."""
     caches: Path | None = None
     """Folder for cached file hashes and bandwidths; None disables caching."""
     again: EndedRun | None = None
     """The ended run to restart with its own code."""
     reserving: LaunchCalendar | None = None
-    """The calendar in which GPUs are booked; None ignores bookings."""
+    """The calendar in which GPUs are booked. If this is None, the launch ignores bookings."""
     own: Sequence[RunRecord] = ()
     """The records of the earlier launches of this desktop."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Launch:
         self._over = Event()
 
     def cancel(self) -> None:
-        """Asks `run()` to stop at the next opportunity and to undo the launch."""
+        """Asks `run()` to stop as soon as possible and to undo the launch."""
         self._progress.cancelled.set()
 
     def run(self) -> StartedRun:
@@ -170,7 +170,7 @@ class Launch:
             self._submit(context, prepared, reserved, early)
             lease.end()
             timings["submitted_s"] = progress.elapsed_s()
-        except BaseException:  # BaseException includes KeyboardInterrupt, after which hosts must be released.
+        except BaseException:  # BaseException includes KeyboardInterrupt, after which the hosts must also be released.
             self._over.set()
             lease.end()
             self.undo(started)
@@ -277,11 +277,11 @@ class Launch:
         )
 
     def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
-        """Takes the snapshot of the working folder while the checks that measure hosts and network are running.
+        """Runs the checks that measure hosts and network, and meanwhile takes the snapshot of the working folder.
 
         Returns the snapshot, or None if the run has no working folder on this computer.
         """
-        # A scheduled run acquires its GPUs later, so their current use does not matter.
+        # A scheduled run acquires its GPUs later, so the current use of the GPUs does not matter.
         preflight = PreflightClient(context, with_gpus=reserved.start_at is None)
         file = self.caches / "bandwidth.json" if self.caches is not None else None
         measuring = in_background(measure, context, file, self._over)

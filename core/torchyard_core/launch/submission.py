@@ -1,4 +1,4 @@
-"""The last phase of a launch: preparing a keeper on every host, and submitting the run, or undoing both."""
+"""The last phase of a launch: prepares a keeper on every host and submits the run, or undoes both."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def start(
     reserved: Reservation,
     spare_imports: Sequence[str] = (),
 ) -> None:
-    """Submits the run to the primary's keeper, and the primary's address to the other keepers.
+    """Sends the run to the primary's keeper, and the primary's address to the other keepers.
 
     Each rank gets a spare interpreter that imports `spare_imports`, unless `spare_imports` is empty.
     """
@@ -268,9 +268,9 @@ def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None =
 
 
 def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
-    """Stops the run on all hosts without grace, and removes its folders when its keepers have exited.
+    """Stops the run on all hosts immediately, and removes its folders when its keepers have exited.
 
-    The removal is tried for up to TAKE_BACK_S seconds. Returns the hosts on which nothing is left.
+    The removal is tried for up to TAKE_BACK_S seconds. Returns the hosts on which no folder of the run is left.
     """
     by = desktop_identity()
     stop = {"run_id": run_id, "reason": f"cancelled by {by} during the launch", "force": True, "by": by}
@@ -291,7 +291,7 @@ _KEEPER_LEFT = ("run_over", "disconnected")
 
 
 def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
-    """Sends a request to all hosts. Futures that take longer than TAKE_BACK_S are returned unfinished."""
+    """Sends a request to all hosts. After TAKE_BACK_S, also returns futures that have no answer yet."""
     answers = {host: link.submit(method, params) for host, link in links.items()}
     wait(answers.values(), timeout=TAKE_BACK_S)
     return answers

@@ -47,7 +47,7 @@ def as_text(schema: dict[str, Any]) -> str:
 def _describe(schema: dict[str, Any], root: str, module: ModuleType) -> None:
     """Adds each key's docstring to the schema.
 
-    pydantic could read the docstrings, but would do so at every start of the program.
+    pydantic could read the docstrings itself, but it would do so at every start of the program.
     """
     blocks = {root: schema, **schema["$defs"]}
     for node in ast.parse(inspect.getsource(module)).body:

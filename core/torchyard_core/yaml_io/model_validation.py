@@ -47,7 +47,7 @@ def validate(
 
 
 def _is_misspelled(error: ErrorDetails, unknown: Sequence[tuple[Place, str]]) -> bool:
-    """Returns whether a missing key is probably misspelled, given the (block, message) of unknown keys."""
+    """Returns whether a missing key is probably misspelled, judging by the unknown keys, given as (block, message)."""
     place = _place(error)
     return error["type"] == "missing" and any(
         block == place[:-1] and f"did you mean `{place[-1]}`" in message for block, message in unknown
@@ -65,7 +65,7 @@ def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
 def _normalized(
     model: type[BaseModel], data: Any, errors: list[ErrorDetails], written: Mapping[Place, str]
 ) -> Any | None:
-    """Returns the data with corrected differences of notation, or None if there are no such differences."""
+    """Returns the data with corrected notation, for example numbers as text, or None if there is nothing to correct."""
     normalized = None
     for error in errors:
         place = _place(error)
@@ -210,7 +210,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """Returns the limits of a field as text, or the maximum length if the field's text is too long."""
+    """Returns the limits of a field as text. If the field's text is too long, returns its maximum length."""
     field = _fields_around(model, place).get(str(place[-1]))
     least: object = None
     most: object = None

@@ -1,4 +1,4 @@
-"""Reading of YAML files that users write: topology, fleet and settings."""
+"""Reads YAML files that users write: topology, fleet and settings."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def read_text(path: Path, source: str | None = None) -> str:
 
 
 def path_exists(path: Path) -> bool:
-    """Returns whether a path exists. Returns True if this is unknown, so that reading the file reports the error."""
+    """Returns whether a path exists. Returns True if this is unknown; reading the file then reports the error."""
     try:
         path.lstat()
     except FileNotFoundError:

@@ -50,7 +50,7 @@ def started() -> StartedRun:
 
 @pytest.fixture
 def valid(monkeypatch: pytest.MonkeyPatch) -> TopologyFile:
-    """Returns a topology that is valid on every fleet."""
+    """Returns a topology without problems, which does not depend on the fleet."""
     monkeypatch.setattr(TopologyFile, "check", lambda source, known: [])
     return topology_from_text(TOPOLOGY, "digits.yaml")
 
@@ -95,7 +95,7 @@ def test_a_full_disk_is_reported_and_does_not_stop_the_run(
     desktop: Desktop, valid: TopologyFile, started: StartedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[OSError] = []
-    desktop.home.history.touch()  # A file with the name of the history folder makes the folder unusable.
+    desktop.home.history.touch()  # This file has the name of the history folder.
     replaced(monkeypatch, "run", lambda launch: started)
     LaunchRun(desktop, valid, LaunchCallbacks(on_unrecorded=errors.append)).run()
     assert len(errors) == 1

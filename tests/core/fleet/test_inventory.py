@@ -1,4 +1,4 @@
-"""Tests of the fleet file: problems with line numbers, and edits that preserve comments."""
+"""Tests of the fleet file: problems are reported with line numbers, and edits preserve comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of importing documents from the systems' own guides, and of exporting the resulting topologies."""
+"""Tests of importing documents from the guides of other systems, and of exporting the resulting topologies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the command line of every rank, and of its placeholders."""
+"""Tests of the command lines of ranks, and of the placeholders in them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from tests.end_to_end.advisor_proof.cases import MOST_HOSTS, SPREAD, Case
-from tests.end_to_end.running import PROGRAMS
 from tests.lab import Desktop, Lab
 from torchyard_core.advisor.prediction import AdvisedHost, Layout, Prediction, predict
 from torchyard_core.advisor.profile import Profile, read_profile
@@ -51,7 +50,7 @@ class CaseRunner:
         self._desktop = Desktop(folder / "desktop", lab)
         self._place = folder / "program"
         self._place.mkdir()
-        shutil.copy(PROGRAMS / "paced.py", self._place)
+        shutil.copy(Path(__file__).with_name("paced.py"), self._place)
         self._profiles: dict[tuple[float, float], Profile] = {}
 
     def close(self) -> None:

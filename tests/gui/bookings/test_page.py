@@ -1,4 +1,4 @@
-"""Tests of the Bookings page with an SQLite store: contents, idle bookings, and an unreachable calendar."""
+"""Tests of the Bookings page: what it shows, idle bookings, and an unreachable calendar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) ->
     desk.open()
     desk.wait_until(lambda: desk.shown("mine") and desk.shown("theirs"))
     assert desk.page.bar.title.text() == "6 – 12 January 2031"
-    # Three GPUs are booked, and another one is used although it is not booked.
+    # Three GPUs are booked. A fourth GPU is in use without a booking.
     assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"
     assert list(desk.page.surface.picture.usage.unbooked) == ["GPU-b3"]
     assert desk.page.legend.place.text() == "Only on this computer."
@@ -216,7 +216,7 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False
-    desk.calendar._away = None  # The clock of this test is stopped, so the calendar would never retry by itself.
+    desk.calendar._away = None  # This test's clock stands still, so the calendar would never retry by itself.
     desk.model.reload()
     desk.wait_until(lambda: desk.model.seen.is_live)
     assert desk.page.acts.book.isEnabled()

@@ -1,4 +1,4 @@
-"""Tests of parsing the fields of the host dialog, and of their problems."""
+"""Tests of parsing the fields of the host dialog, and of the problems that it shows beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that return the contents of the files from which a host boots."""
+"""Builds the contents of the files from which a host boots."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path, home_of: Ca
     lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
     for name in etc_files(spec):
         lines.append(f"test ! -e /etc/{name} || mount --bind {_quoted(folder / 'etc' / name)} /etc/{name}")
-    # The script mounts folders of this host first, while the paths to these folders are still visible.
+    # Folders of this host are mounted first, while the paths to them are still visible.
     for path in kept_reachable(spec):
         new_root, old_root = (home, "/root") if path.is_relative_to("/root") else (tmp, "/tmp")
         lines.append(f"mount --rbind {_quoted(path)} {_quoted(new_root / path.relative_to(old_root))}")
@@ -139,7 +139,7 @@ def sshd_config(spec: HostSpec, port: int) -> str:
         lines.insert(0, "AuthorizedKeysFile none")
         lines += [f"AuthorizedKeysCommand {INSIDE}/slow_keys", "AuthorizedKeysCommandUser root"]
     if spec.ssh_environment:
-        # sshd uses only the first SetEnv line, so that line contains all variables.
+        # sshd uses only the first SetEnv line, so that line must contain all variables.
         pairs = (f'"{name}={_escaped(value)}"' for name, value in spec.ssh_environment.items())
         lines.append(f"SetEnv {' '.join(pairs)}")
     if spec.noisy:

@@ -72,7 +72,7 @@ class HostFiles:
         """Removes the files from root's HOME and /tmp that did not exist at boot time."""
         start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
         for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
-            # Removing a mount point silently removes the host's mounts.
+            # If a mount point were removed, the host's mount would silently disappear.
             stays = own | {point.parts[0] for where, point in boot.mount_points(spec) if where == root}
             for entry in folder.iterdir():
                 if entry.name not in stays:

@@ -30,15 +30,16 @@ from torchyard_agent.protocol.log_times import FINEST_S
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
-"""Time in seconds from a datagram to the report of a replica's metrics, which combines all datagrams in between.
+"""How many seconds after a datagram a replica's metrics are reported. All datagrams in between are combined.
+
 Metrics of the first step are reported immediately.
 """
 SWEEP_EVERY_S = 0.05
 """Longest pause in seconds between two searches for orphans. An orphan that is ended may leave further orphans."""
 SPARES_READY = "each rank has a spare interpreter"
-"""Log message: every running rank that needs a spare has one, and all spares have finished their imports."""
+"""Log message that is written when all running ranks that need spares have them, and all spares are ready."""
 SPARES_EVERY_S = 1.0
-"""Interval in seconds at which the keeper checks whether a spare has finished its imports and the next can start."""
+"""Interval in seconds at which the keeper checks whether a spare has finished its imports, so the next can start."""
 GPUS_EVERY_S = 0.25
 """Interval in seconds at which NVML is polled until ended processes have released their GPUs."""
 
@@ -175,7 +176,7 @@ class RankSupervisor:
         self._report_if_ended(name)
 
     async def _index_logs(self) -> None:
-        """Updates the indexes of logs in threads. A network file system may block, but the event loop must not."""
+        """Updates the indexes of logs in threads, because a network file system may block."""
         indexes = LogIndexWriter(os.path.join(self.place.folder, "logs"))
         while True:
             await in_a_thread(indexes.update)
@@ -191,7 +192,7 @@ class RankSupervisor:
     def _start_spare(self) -> None:
         """Starts a spare for a running rank that may be restarted, once earlier spares are ready.
 
-        Schedules the next one.
+        Schedules the start of the next spare.
         """
         loop = asyncio.get_running_loop()
         missing = [
@@ -277,8 +278,8 @@ class RankSupervisor:
         SIGTERM is sent to the ranks' process groups, and SIGKILL also to all their descendants.
 
         Args:
-            is_stop: Whether the run is being stopped. If the file that tells ranks this cannot be written, the ranks do
-                not save.
+            is_stop: Whether the run is being stopped. A file tells this to the ranks, which then save. If the file
+                cannot be written, they do not save.
         """
         if is_stop:
             try:
@@ -371,7 +372,7 @@ class RankSupervisor:
             self._changed.set()
 
     async def swept(self) -> None:
-        """Waits until a sweep has ended. Another sweep may begin after that. Raises the sweep's error."""
+        """Waits until a sweep has ended. Another sweep may begin afterwards. Raises the sweep's error."""
         if self._sweeping is not None:
             await self._sweeping
             self._sweeping = None

@@ -74,6 +74,8 @@ class AveragingReducer(SliceServer):
         self._messages: list[tuple[int, slice]] = []
         self._averaged = 0
         """The messages of this epoch, and the number of those that are averaged."""
+        self._slice: tuple[list[int], int, int] = [], 0, 1
+        """The arguments of `ErrorFeedbackCodec.begin_average` for this epoch."""
         wire = ErrorFeedbackCodec(codec, (), has_feedback=has_feedback)
         super().__init__(listener, key, name, Mailbox(), OuterParameters(()), PackedTensors(()), wire)
 
@@ -87,7 +89,7 @@ class AveragingReducer(SliceServer):
         if operation == "errors":
             with self._averaging:
                 self._settle(int(header["committed"]))
-                errors = self._wire.average_errors
+                errors = dict(self._wire.average_errors)
             places = [[number, start, values.numel(), str(values.dtype)] for number, (start, values) in errors.items()]
             connection.send({"errors": places})
             send_tensors(connection, [values for _, values in errors.values()])
@@ -133,7 +135,7 @@ class AveragingReducer(SliceServer):
             messages = self._wire.messages(numbers, number, of)
             if is_new:
                 self._epoch, self._messages, self._averaged = epoch, messages, 0
-                self._wire.begin_average(numbers, number, of)
+                self._slice = numbers, number, of
                 self._mailbox.advance(epoch)
             return messages
 
@@ -141,6 +143,8 @@ class AveragingReducer(SliceServer):
         """Averages the messages that all members have sent."""
         with self._averaging:
             while epoch == self._epoch and (parts := self._mailbox.due(epoch, members)) is not None:
+                if not self._averaged:  # The chief's group has contributed, and has sent the errors before that.
+                    self._wire.begin_average(*self._slice)
                 message = self._messages[self._averaged]
                 average = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")
                 self._wire.average(message, parts, average)

@@ -367,11 +367,14 @@ class GroupAverage:
             return self._wire.average_errors
         found = self._outer.empty()
         for each in state.reducers.values():
-            with suppress(PeerLost, ProtocolError), closing(self._calls.connect(*each.owner)) as connection:
-                connection.send({"op": "errors", "committed": state.committed})
-                places = connection.receive()["errors"]
-                parts = [found[number][start : start + count] for number, start, count, _ in places]
-                receive_tensors(connection, parts)
+            try:
+                with closing(self._calls.connect(*each.owner)) as connection:
+                    connection.send({"op": "errors", "committed": state.committed})
+                    places = connection.receive()["errors"]
+                    parts = [found[number][start : start + count] for number, start, count, _ in places]
+                    receive_tensors(connection, parts)
+            except (PeerLost, ProtocolError) as error:
+                log(self._own.name, f"{error.message} The checkpoint is saved without the errors of its encodings.")
         return {number: (0, values) for number, values in enumerate(found)}
 
     def _seed_errors(self, state: RoundState) -> None:
@@ -386,10 +389,13 @@ class GroupAverage:
                 own = self._wire.codec.cut(values.numel(), number, len(state.reducers))
                 parts.append(values[own])
                 places.append([flat, own.start, own.stop - own.start, str(values.dtype)])
-            with suppress(PeerLost, ProtocolError), closing(self._calls.connect(*each.owner)) as connection:
-                connection.send({"op": "seed", "errors": places, "shapes": self._shapes()})
-                send_tensors(connection, parts)
-                connection.receive()
+            try:
+                with closing(self._calls.connect(*each.owner)) as connection:
+                    connection.send({"op": "seed", "errors": places, "shapes": self._shapes()})
+                    send_tensors(connection, parts)
+                    connection.receive()
+            except (PeerLost, ProtocolError) as error:
+                log(self._own.name, f"{error.message} It begins without the errors of the checkpoint.")
 
     def _shapes(self) -> list[list[Any]]:
         """Returns the sizes, dtypes, kinds and fragments of the flat tensors, for the reducers."""

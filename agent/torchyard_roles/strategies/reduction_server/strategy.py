@@ -1,7 +1,8 @@
-"""The strategy `reduction_server`: synchronous training in which reducers, or reducers and workers, sum the gradients.
+"""The strategy `reduction_server`: synchronous training in which reducers sum the gradients.
 
-The strategy differs from all_reduce only in the exchange of buckets, whose size is `bucket_mb`. If the ring of workers
-is equally fast, as it always is with two workers, the ring is used.
+In some plans, the workers also sum a part of the gradients. The strategy differs from all_reduce only in the exchange
+of buckets, whose size is `bucket_mb`. If the ring of workers is equally fast, as it always is with two workers, the
+ring is used.
 """
 
 from __future__ import annotations

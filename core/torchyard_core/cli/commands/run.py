@@ -31,7 +31,7 @@ Event = dict[str, Any]
 
 
 MAX_NAME = 100
-"""Longest name of a run in characters, as in a topology file."""
+"""Maximum length of a run's name in characters, the same as in a topology file."""
 
 
 def run(
@@ -180,7 +180,7 @@ def launch_and_follow(
             discard_output()
             message = "the reader of this output has closed the pipe, so the launch was undone."
             raise RunFailed(message, code="unread", hint="Add --detach to start it and leave.") from None
-        sync_calendar(chosen, fleet)  # The agents need the run's booking in case no desktop is connected later.
+        sync_calendar(chosen, fleet)  # The agents get the booking now, since no desktop may connect later.
         if started.reserved.start_at is not None and not as_json:
             when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())
             remark(f"It starts at {when} by itself; this computer need not be on then.")
@@ -191,9 +191,9 @@ def launch_and_follow(
             return
         try:
             ended = follow(started, fleet, view, interrupts, as_json=as_json)
-        except OSError as error:  # The error concerns the command's own output, since host errors are HostErrors.
+        except OSError as error:  # Errors of hosts are HostErrors, so an OSError concerns the command's own output.
             discard_output()
-            gone = isinstance(error, BrokenPipeError)  # The reader closed the pipe, as `| head` does.
+            gone = isinstance(error, BrokenPipeError)  # The program that reads the pipe has closed it, as `head` does.
             what = "The reader of this output has gone" if gone else f"This output cannot be written: {error.strerror}"
             remark(
                 f"{what}. Run {started.run_id} continues: `torchyard runs show {started.run_id}` shows its state, "

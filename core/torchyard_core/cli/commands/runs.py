@@ -56,7 +56,10 @@ ID = typer.Argument(
     metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
 )
 STOP_WITHIN_S = 300.0
-"""Maximum time in seconds to wait for the end of a run that is being stopped. It is longer than any usual grace."""
+"""Maximum time in seconds to wait for the end of a run that is being stopped.
+
+It is longer than the time that replicas are usually given to stop.
+"""
 
 
 @app.command("list")
@@ -173,7 +176,7 @@ def logs(
             try:
                 FollowedLogs(all_to_come, LinePrinter(several, as_json, raw, timestamps)).follow()
             except KeyboardInterrupt:
-                raise typer.Exit(0) from None  # Ctrl-C ends the output, not the run.
+                raise typer.Exit(0) from None  # Ctrl-C ends the output. The run continues.
         else:
             readers = listed()
             print_logs(readers, LinePrinter(len(readers) > 1, as_json, raw, timestamps))
@@ -402,7 +405,7 @@ def _fetch_model(
         try:
             model = find_model(run, sources, links, step)
         except RunFailed:
-            if errors:  # A host that does not answer may have the checkpoint.
+            if errors:  # A host that does not answer may be the one that has the checkpoint.
                 for error in errors.values():
                     remark(f"torchyard: {error.sentence()}")
             raise
@@ -466,7 +469,8 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                # The reason changes only if processes could not be killed. It then names these processes.
+                # The reason differs from the previous one only if some processes could not be killed. It then names
+                # them.
                 remark(f"{event['reason']}.")
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":

@@ -140,7 +140,7 @@ def read(text: str, source: str = "job.yaml") -> Imported:
 
 
 def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> list[_Task]:
-    """Removes the reducers if there is only one trainer, since no strategy would use them."""
+    """Removes the reducers if there is only one trainer, because they would have nothing to sum."""
     pool = next((task for task in tasks if task.role is Role.REDUCER), None)
     if pool is None:
         return tasks
@@ -295,9 +295,6 @@ def _program(reader: VertexDocument, tasks: list[_Task]) -> dict[str, Any]:
     return missing_program(reader.remarks, command=not reduces) | args | env
 
 
-# Functions that write the format
-
-
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes a CustomJob's `displayName` and `jobSpec`, or flags.
 
@@ -334,7 +331,10 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark]) -> str:
-    """Returns the command with flags, which have no environment variables and one list of arguments for all pools."""
+    """Returns the command with flags.
+
+    Flags cannot express environment variables, and all pools get the same list of arguments.
+    """
     plain: dict[str, Any] = {"displayName": shlex.quote(topology.name), "workerPoolSpecs": specs}
     for spec in specs:
         for block in ("containerSpec", "pythonPackageSpec"):
@@ -416,11 +416,11 @@ def _runs_module(topology: Topology) -> bool:
 KEY = "worker_pool_specs"
 _NAMED = re.compile(rf"\b{KEY}\b")
 _IMAGES = ("image_uri", "executor_image_uri", "output_image_uri", "package_uris", "disk_spec", "nfs_mounts")
-"""Keys whose values a script may compute, since only their presence matters."""
+"""Keys whose values a script may compute, because only their presence matters for the import."""
 
 
 def is_in_script(text: str) -> bool:
-    """Returns whether the pools are in Python text that is neither YAML nor JSON."""
+    """Returns whether the pools are written as Python text that is neither YAML nor JSON."""
     return bool(_NAMED.search(text)) and is_script(text)
 
 

@@ -1,4 +1,4 @@
-"""Bandwidth between the hosts of a run, which is measured per pair and cached for a day.
+"""The bandwidth between the hosts of a run. It is measured for each pair of hosts and cached for a day.
 
 A pair is not measured if the network of one of its hosts is busy when the measurements begin.
 """
@@ -28,14 +28,14 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
-"""Duration in seconds of the transfer between the hosts of a pair, in both directions at the same time."""
+"""How many seconds data is transferred between two hosts, in both directions at the same time."""
 DAY_S = 86400.0
 SLOW_LINK_BYTES_S = 60e6
 """Bandwidth below which each direction of a pair is measured alone, too."""
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
-"""Fraction of the median bandwidth below which a pair gets a warning, if at least three pairs are measured."""
+"""If at least three pairs are measured, a pair below this fraction of the median bandwidth gets a warning."""
 
 Pair = tuple[str, str]
 
@@ -48,13 +48,13 @@ class Measurement:
     bytes_s: float | None
     """Bytes per second in the slower direction; None if never measured."""
     at: float = 0.0
-    """Time of the measurement in seconds since 1970."""
+    """The time at which the bandwidth was measured, in seconds since 1970."""
     why_old: str = ""
-    """The reason why a measurement that was due did not take place; empty if it did or was not due."""
+    """Why a measurement that was due did not take place. Empty if it took place or was not due."""
 
 
 class BandwidthCache:
-    """Measurements of earlier launches in a JSON file. Without a file, nothing is cached."""
+    """Measurements of earlier launches, kept in a JSON file. If there is no file, nothing is cached."""
 
     def __init__(self, file: Path | None):
         self._file = file

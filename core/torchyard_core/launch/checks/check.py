@@ -1,4 +1,4 @@
-"""A line of a launch's checklist, and the table of all checks with name, title, order and documentation."""
+"""A line of a launch's checklist, and the table of all checks with their names, titles, order and documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are known to this desktop or to hosts: listing, lookup, details and stopping."""
+"""Runs that this desktop or hosts know: listing, lookup, details and stopping."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KnownRun:
     primary: str
     hosts: tuple[str, ...]
     is_fresh: bool
-    """Whether the primary answered; if not, `state` is as of `as_of`."""
+    """Whether the primary answered. If it did not, `state` was last known at `as_of`."""
     submitted: str = ""
     booking: str = ""
     """ID of the booking that holds the run's GPUs."""
@@ -272,7 +272,7 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
 
 
 def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
-    """Returns a run of this desktop's history with only its state, reason and time taken from a host's report."""
+    """Returns a run of this desktop's history. Only its state, reason and time are taken from a host's report."""
     return replace(
         reported,
         name=own.name,

@@ -1,4 +1,4 @@
-"""Restoration of the plan of a past or live run from its record."""
+"""Restores the plan of a past or live run from its record."""
 
 from __future__ import annotations
 

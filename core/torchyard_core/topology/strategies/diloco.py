@@ -89,7 +89,7 @@ def _check_quorum(topology: Topology, counts: RoleCounts) -> Findings:
 
 
 def mixing_of(strategy: Strategy) -> float:
-    """Returns the fraction of its own parameters that a group keeps when an average arrives."""
+    """Returns the fraction of its own parameters that a group keeps when it receives an average."""
     if strategy.mixing is not None:
         return strategy.mixing
     return 0.5 if strategy.overlap_steps else 0.0

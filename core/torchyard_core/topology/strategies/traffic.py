@@ -19,7 +19,7 @@ number."""
 
 
 class Pattern(StrEnum):
-    """The kind of the edges in a bundle."""
+    """How the edges of a bundle connect replicas."""
 
     RING = "ring"
     """From each trainer to the next, and from the last to the first: an all-reduce."""
@@ -28,7 +28,7 @@ class Pattern(StrEnum):
     NEIGHBOURS = "neighbours"
     """From a group's trainers to the trainers of the next group, rank by rank: Hogwild."""
     AVERAGE = "average"
-    """Between the first trainers of all groups, drawn as a loop: DiLoCo."""
+    """Between the first trainers of all groups: DiLoCo. The edges are drawn as a loop."""
     CHECKPOINTS = "checkpoints"
     """From the chief to an evaluator, independent of the exchange of a step."""
 

@@ -55,7 +55,7 @@ def sent(message: Any) -> Any:
 
 
 def as_lists(message: Any) -> Any:
-    """Returns the type and the fields of a message, with lists in place of tuples, because JSON has no tuples."""
+    """Returns the type and the fields of a message. Tuples become lists, because JSON has no tuples."""
     return type(message), [list(value) if isinstance(value, tuple) else value for value in message]
 
 

@@ -1,4 +1,4 @@
-"""Tests of the history of runs launched from this desktop."""
+"""Tests of the history of runs that this desktop has launched."""
 
 from __future__ import annotations
 

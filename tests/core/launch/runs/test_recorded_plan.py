@@ -1,4 +1,4 @@
-"""Tests that the plan of a run is restored from its record, even if its hosts have changed."""
+"""Tests that a run's plan is restored from the run's record, even if the hosts have changed since."""
 
 from __future__ import annotations
 

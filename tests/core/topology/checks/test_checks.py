@@ -1,4 +1,4 @@
-"""Tests of the problems found in a topology, each of which has a message, a code and a line."""
+"""Tests of the problems that checks find in a topology. Each problem has a message, a code and a line."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def test_a_file_with_errors_everywhere_is_checked_in_seconds() -> None:
     keys = "".join(f"replcas{index}: 1\n" for index in range(40_000))
     text = f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {{script: a}}\n{keys}"
     assert len(topology_from_text(text).problems) == MAX_PROBLEMS
-    assert time.process_time() - began < 10  # CPU time is not affected by other processes on the machine.
+    assert time.process_time() - began < 10  # CPU time does not depend on other processes of the machine.
 
 
 def test_near_misses_ignore_capitals_and_dashes() -> None:

@@ -1,4 +1,4 @@
-"""Tests that the descriptor of each strategy is complete and matches the topology model."""
+"""Tests that the descriptor of each strategy is complete and agrees with the topology model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that edges between hosts follow the strategy's traffic between replicas and never cover a rack."""
+"""Tests that edges between hosts show the traffic between replicas under each strategy, and never cover a rack."""
 
 from __future__ import annotations
 

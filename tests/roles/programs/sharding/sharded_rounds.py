@@ -20,7 +20,7 @@ import torchyard_roles as ty
 
 
 class Model(torch.nn.Module):
-    """A model with repeated blocks whose sizes cannot be divided evenly by two ranks."""
+    """A model with repeated blocks whose sizes are not multiples of two."""
 
     def __init__(self) -> None:
         super().__init__()

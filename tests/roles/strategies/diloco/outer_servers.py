@@ -1,4 +1,4 @@
-"""DiLoCo's parameter servers and worker groups in one process, with real sockets and a join store."""
+"""DiLoCo's parameter servers and worker groups, in one process with real sockets and a join store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SLOWNESS = (1, 1, 1, 4)
 
 
 class Servers:
-    """The servers of a run, with a thread each."""
+    """The servers of a run, each in its own thread."""
 
     def __init__(self, served: Served, count: int, groups: int, folder: Path | None = None, **options: Any) -> None:
         self.peers = [Peer(f"ps-{number}", "127.0.0.1", free_port()) for number in range(count)]
@@ -64,7 +64,7 @@ class Servers:
         return Group(self, self._served, number, values, **restored)
 
     def have_ended(self) -> bool:
-        """Returns whether all servers end by themselves in time."""
+        """Returns whether all servers end by themselves within the timeout."""
         for thread in self.threads:
             thread.join(DEADLINE_S)
         return not any(thread.is_alive() for thread in self.threads)
@@ -158,7 +158,7 @@ def share_of_own_speeds(store: Served, round_s: float, seconds: float, elements:
         def train(group: Group) -> None:
             slowness = SLOWNESS[group.number]
             began, rounds = time.monotonic(), 0
-            # A group ends only after a complete round, so that each rate is exact.
+            # A group ends only when a round is complete, so each rate is exact.
             while time.monotonic() - began < seconds - slowness * round_s / 2:
                 time.sleep(slowness * round_s)
                 group.values.sub_(1e-3)

@@ -1,4 +1,4 @@
-"""Tests of averaging worker groups in one process, with real sockets, a join store, and a thread per group."""
+"""Tests of averaging worker groups, in one process with real sockets, a join store, and one thread per group."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def test_groups_on_a_quantised_wire_stay_equal_and_send_its_bytes(
     largest = LARGEST.get(wire, 2**7)
     for each, (sent, _) in zip(groups, before, strict=True):
         assert torch.equal(each.outer.theta[0], groups[0].outer.theta[0])
-        # Each round corrects the errors of the previous ones, so after four rounds the error is at most that of
-        # encoding one difference and one average.
+        # Each round corrects the errors of the previous one, so the error after four rounds is at most that of encoding
+        # one difference and one average.
         bound = 2 * 2 * max(float(value.abs().max()) for value in values) / (2 * largest)
         assert (each.outer.theta[0] + rounds * sum(values) / 3).abs().max() <= bound
         formula = rounds * 2 * WireCodec(wire).size(SIZE) * 2 / 3

@@ -1,4 +1,4 @@
-"""Tests of DiLoCo's parameter servers in one process, compared with torch.optim.SGD fed with the same averages."""
+"""Tests of DiLoCo's parameter servers in one process, by comparison with torch.optim.SGD for the same averages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def started(servers: Servers, closing: ExitStack, count: int) -> list[Group]:
 
 
 class Definition:
-    """The outer optimizer according to DiLoCo's definition, computed in one process."""
+    """The outer optimizer as DiLoCo defines it, computed in one process."""
 
     def __init__(self, start: torch.Tensor) -> None:
         self.theta = torch.nn.Parameter(start.clone())
@@ -117,7 +117,7 @@ def test_a_quantised_wire_equals_its_definition_in_both_directions(served: Serve
                 assert_near(group.values, expected)
                 assert torch.equal(group.values, groups[0].values)
                 now = group.average.traffic()
-                # Headers are smaller than 400 bytes per round.
+                # Headers have less than 400 bytes per round.
                 assert 0 <= now[0] - sent - codec.size(SIZE) < 400
                 assert 0 <= now[1] - received - codec.size(SIZE) < 400
 
@@ -181,7 +181,7 @@ def test_a_group_behind_by_more_rounds_than_are_kept_receives_all_parameters(ser
         servers = closing.enter_context(serving(served, 2, 3, quorum=2, wire="int8"))
         groups = started(servers, closing, 3)
         fast, slow = groups[:2], groups[2]
-        for rounds in (2, 9):  # The changes of 7 rounds are smaller than float64 parameters.
+        for rounds in (2, 9):  # The changes of seven rounds are smaller than the parameters in float64.
             received = slow.average.traffic()[1]
             moved(slow, rounds)
             for number in range(rounds):
@@ -203,13 +203,13 @@ def test_a_late_difference_counts_exactly_once_in_the_next_round(served: Served)
         before = torch.empty(0)
         for number in range(3):
             late = moved(slow, 100 + number)
-            if number % 2:  # A repeated push, for example after a broken connection, changes nothing.
+            if number % 2:  # If a push is repeated, for example after a broken connection, it changes nothing.
                 slow.average._drop(0)
             for step in range(2):
                 differences = [(moved(group, 10 * number + 3 * step + group.number), 2.0) for group in fast]
                 at_once(*(lambda group=group: group.push(2.0) for group in fast))
                 if step == 0 and number:
-                    # The late difference of the previous iteration was pushed while this round was open.
+                    # While this round was open, the late difference of the previous iteration was pushed.
                     differences.append((before, 3.0))
                 expected = definition.round(differences)
                 assert_near(fast[0].values, expected)

@@ -181,6 +181,6 @@ def test_a_stopped_run_resumes_exactly(
     outputs_of(*servers)
     for worker, whole in zip(workers, expected, strict=True):
         assert 0 < len(worker["fed"]) < 26, "it was resumed"
-        # The first entry is from before the checkpoint was loaded, so it is not compared.
+        # The first entry was recorded before the checkpoint was loaded, so it is left out.
         assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]
         assert worker["after"] == whole["after"]

@@ -1,4 +1,4 @@
-"""Tests of the decisions of DiLoCo's servers: the end of a round, and the differences that it averages."""
+"""Tests of when DiLoCo's servers end a round, and of which differences they average."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_late_group_waits_only_if_the_quorum_needs_it() -> None:
     assert [each.key for each in rounds.close()] == [(0, 1), (1, 1), (3, 0), (3, 1)]
     rounds.lose(1)
     push(rounds, 0, 2)
-    push(rounds, 3, 1)  # Repeat a push, which changes nothing.
+    push(rounds, 3, 1)  # A repeated push changes nothing.
     assert not rounds.is_due(0.0)
 
 

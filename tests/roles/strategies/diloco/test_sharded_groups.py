@@ -1,4 +1,4 @@
-"""Tests of DiLoCo with worker groups that shard their model, compared with the same run with whole models."""
+"""Tests of DiLoCo with worker groups that shard their model, by comparison with groups that do not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
 
 
 def whole(group: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Returns the parameters of a group, from the parts of its ranks."""
+    """Assembles the parameters of a group from the parts of its ranks."""
     return {
         name: torch.cat([torch.tensor(rank["parts"][name], dtype=torch.float64) for rank in group])
         for name in group[0]["parts"]
