@@ -32,6 +32,8 @@ def desktop(tmp_path: Path) -> Iterator[Desktop]:
     fleet: Any = SimpleNamespace(
         known=lambda: (),
         hosts={"gpu-a": None},
+        others=(),
+        knows=lambda name: name == "gpu-a",
         links=lambda names, install: {one: AgentMissing(one, "") for one in names},
     )
     opened = Desktop.open(Home(tmp_path), fleet)

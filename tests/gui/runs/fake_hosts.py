@@ -384,6 +384,9 @@ class Acting:
 class ActingFleet:
     """A fleet with several simulated runs. No host is part of two runs."""
 
+    others = ()
+    """The fleet has no clusters."""
+
     def __init__(self, *runs: Acting):
         self._runs = runs
 
