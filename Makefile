@@ -18,17 +18,20 @@ UPSTREAM_STAMP := $(UPSTREAM_VENV)/.setup-done
 TEST_PROCESSES ?= 3
 EXAMPLE := examples/digits/this-computer.yaml
 
-# Debian packages for Qt, for the lab (real SSH hosts in namespaces), and for a virtual environment.
+# Debian packages for Qt, for the lab (real SSH hosts in namespaces, a Slurm cluster), and for a virtual environment.
 APT_PACKAGES := libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1 libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1 \
                 libxkbcommon-x11-0 libxcb-shape0 fonts-inter fonts-noto-cjk xvfb openbox xdotool xterm \
                 iproute2 openssh-server openssh-client util-linux procps tcsh gcc libc6-dev python3-venv git \
-                postgresql at-spi2-core dbus
+                postgresql at-spi2-core dbus \
+                slurmctld slurmd slurm-client munge slurmdbd mariadb-server
 NEEDS := libEGL.so.1:libegl1 libGL.so.1:libgl1 libxkbcommon.so.0:libxkbcommon0 libdbus-1.so.3:libdbus-1-3 \
          libfontconfig.so.1:libfontconfig1 libxcb-cursor.so.0:libxcb-cursor0 \
          ip:iproute2 tc:iproute2 /usr/sbin/sshd:openssh-server ssh-keygen:openssh-client unshare:util-linux \
          nsenter:util-linux tcsh:tcsh gcc:gcc git:git psql:postgresql Xvfb:xvfb \
          openbox:openbox xdotool:xdotool xterm:xterm dbus-run-session:dbus \
-         /usr/libexec/at-spi-bus-launcher:at-spi2-core
+         /usr/libexec/at-spi-bus-launcher:at-spi2-core \
+         /usr/sbin/slurmctld:slurmctld /usr/sbin/slurmd:slurmd sbatch:slurm-client /usr/sbin/munged:munge \
+         /usr/sbin/slurmdbd:slurmdbd /usr/sbin/mariadbd:mariadb-server
 
 .PHONY: help setup tensorflow upstream run proof screenshots test test-quick lint lock bench clean
 

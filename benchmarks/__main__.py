@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    advice,
     bookings,
     calendar_cost,
     deploy,
@@ -59,6 +60,7 @@ BENCHMARKS = {
     "parsers": parsers.main,
     "races": races.main,
     "placement": placement.main,
+    "advice": advice.main,
     "bookings": bookings.main,
     "bookings_page": bookings_page.main,
     "calendar_cost": calendar_cost.main,

@@ -1,4 +1,4 @@
-"""Torchyard's tests; README.md describes the fixtures and the lab."""
+"""The tests of Torchyard. README.md describes their fixtures and the lab."""
 
 from __future__ import annotations
 

@@ -15,12 +15,15 @@ from tests.lab.hosts.processes import children_of_this_process
 from tests.lab.lab import open_host_pids
 from tests.lab_fixtures import (
     _commands,
+    _module_cluster,
     _three_hosts,
     bare_hosts,
+    cluster,
     desktop,
     gpu_lab,
     lab,
     lab3,
+    make_cluster,
     make_desktop,
     module_lab,
     needs_lab,
@@ -31,12 +34,15 @@ from tests.waiting import NotInTime, wait_until
 
 __all__ = [
     "_commands",
+    "_module_cluster",
     "_three_hosts",
     "bare_hosts",
+    "cluster",
     "desktop",
     "gpu_lab",
     "lab",
     "lab3",
+    "make_cluster",
     "make_desktop",
     "module_lab",
     "needs_lab",
@@ -46,26 +52,30 @@ __all__ = [
 
 GONE_WITHIN_S = 20.0
 KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
-"""Processes whose command lines contain one of these texts are not leaks: later tests reuse these processes."""
+"""Processes whose command lines contain one of these texts are not reported as leaks, because later tests use them,
+too.
+"""
 
 
 def pytest_configure() -> None:
-    """Restores the handling of SIGINT, which shells disable in background jobs.
+    """Restores Python's handling of SIGINT, which a shell disables in background jobs.
 
-    Tests interrupt programs that they start, and programs inherit this setting.
+    Tests interrupt programs that they have started, and these programs inherit the setting.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Freezes imported objects, because the guard below collects garbage after each test."""
+    """Freezes all objects that exist after the imports, because the guard below collects garbage after each test."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files with training tests first and files that use hosts second, so a parallel run ends with short files."""
+    """Runs files with training tests first, and then files that use hosts. If tests run in parallel, short files are
+    thus the last.
+    """
     trains = {item.path for item in items if item.get_closest_marker("train")}
     waits = {item.path for item in items if item.get_closest_marker("lab")}
     items.sort(key=lambda item: (item.path not in trains, item.path not in waits))
@@ -86,10 +96,10 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         with suppress(NotInTime):
             wait_until(lambda: not _left_behind(threads, children), GONE_WITHIN_S)
         left = _left_behind(threads, children)
-        # asyncio reports unretrieved exceptions and pending tasks when they are collected.
+        # asyncio reports such errors only when the objects are collected.
         gc.collect()
-        # The remaining objects come from imports or are kept for other tests. Collecting them after each test took 0.25
-        # s.
+        # All other objects come from imports or are kept for other tests. It took 0.25 s to collect them after each
+        # test.
         gc.freeze()
     finally:
         logging.getLogger().removeHandler(complaints)
@@ -108,7 +118,9 @@ def _left_behind(threads: set[threading.Thread], children: set[int]) -> list[str
 
 
 class _Complaints(logging.Handler):
-    """Collects asyncio's errors (unretrieved exceptions, destroyed pending tasks) and Torchyard's warnings."""
+    """Collects errors of asyncio (exceptions that were never retrieved, and pending tasks that were destroyed) and
+    Torchyard's warnings.
+    """
 
     def __init__(self, *, of_ours: bool) -> None:
         super().__init__(logging.WARNING)

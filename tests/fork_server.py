@@ -1,8 +1,8 @@
 """A fork server: starts programs by forking a process that has imported their modules.
 
-Many programs start in the time of a single import. Each program is a separate process with its own environment, working
-directory and files. `python -m tests.fork_server MODULE...` is the server itself: it receives orders on the socket that
-is its stdin, and answers there.
+In this way, many programs start in the time that a single import takes. Each program is a separate process with its own
+environment, working directory and files. `python -m tests.fork_server MODULE...` is the server itself: it receives
+orders on the socket that is its stdin, and answers there.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LARGEST_MESSAGE = 1 << 20
 
 
 class Child(NamedTuple):
-    """A program that the server has forked. Its number is unique, but its process ID may be reused within minutes."""
+    """A program that the server has forked. Its number is unique, but its PID may be reused within minutes."""
 
     number: int
     pid: int
 
 
 class ForkedProcess:
-    """A forked program with some methods of subprocess.Popen; stdout and stderr are combined into one stream."""
+    """A forked program, with some methods of subprocess.Popen. stdout and stderr are one stream."""
 
     def __init__(self, fork_server: ForkServer, child: Child, output: int) -> None:
         self.pid = child.pid
@@ -202,13 +202,13 @@ def serve_orders(modules: Sequence[str]) -> list[str]:
     for module in modules:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # Frozen objects are not touched by a child's garbage collector, so their memory pages stay shared.
+    gc.freeze()  # The garbage collector of a child does not touch frozen objects, so their memory pages stay shared.
     orders = socket.socket(fileno=os.dup(0))
     wake_up, wake_up_writer = socket.socketpair()
     wake_up_writer.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_up_writer.fileno(), warn_on_full_buffer=False)
-    children: dict[int, int] = {}  # The numbers of the children, by process ID.
+    children: dict[int, int] = {}  # The numbers of the children by PID.
     numbers = itertools.count(1)
     listeners: list[HostListener] = []
 
@@ -236,7 +236,7 @@ def serve_orders(modules: Sequence[str]) -> list[str]:
         if orders not in ready:
             continue
         text, ancillary = b"", []
-        with suppress(ConnectionResetError):  # The client closed the connection with unread messages.
+        with suppress(ConnectionResetError):  # The client has closed the connection without reading all messages.
             text, ancillary, _, _ = orders.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
         if not text:
             for child in children:
@@ -274,7 +274,7 @@ def _reap(orders: socket.socket, children: dict[int, int]) -> None:
 
 
 _OWN_PYTHONPATH = os.environ.get("PYTHONPATH", "")
-"""The server's PYTHONPATH, which is removed from `sys.path` in forked programs: these have their own PYTHONPATH."""
+"""The server's PYTHONPATH. Forked programs remove it from `sys.path`, because they have their own."""
 
 
 def _prepare_child(order: dict[str, Any], files: list[int]) -> list[str]:
@@ -297,8 +297,7 @@ def _prepare_child(order: dict[str, Any], files: list[int]) -> list[str]:
 def run_program(arguments: list[str]) -> int:
     """Runs the program; returns its exit status.
 
-    This performs Python's shutdown except for the unloading of modules, which would copy a hundred megabytes of shared
-    memory pages.
+    Shuts Python down, but does not unload modules, because that would copy a hundred megabytes of shared memory pages.
     """
     code = 0
     try:
@@ -315,7 +314,7 @@ def run_program(arguments: list[str]) -> int:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-    except BaseException as error:  # As in a new interpreter, every exception is printed.
+    except BaseException as error:  # Every exception is printed, as in a new interpreter.
         code = 1
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)

@@ -17,12 +17,14 @@ from tests.lab.commands import Commands
 from tests.lab.hosts.agent import InstalledAgent
 from tests.lab.hosts.gpus import give_gpus
 from tests.lab.needs import require
+from tests.lab.slurm import SlurmCluster
 
 LabFactory = Callable[..., Lab]
+ClusterFactory = Callable[..., SlurmCluster]
 
 
 class ThreeHosts:
-    """Three plain hosts for the session, which are created again after a test has destroyed one of them."""
+    """Provides three plain hosts for the session. They are created again after a test has destroyed one of them."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -61,24 +63,61 @@ class ThreeHosts:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[LabFactory]:
-    """A function that creates labs for one test: `lab(2)`, or `lab(hosts=[HostSpec("gpu-a")], shared_home=True)`."""
+    """Returns a function that creates labs for one test: `lab(2)`, or `lab(hosts=[HostSpec("gpu-a")],
+    shared_home=True)`.
+    """
     yield from _factory(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
-    """A function that creates labs, which exist until the tests of the module have ended."""
+    """Returns a function that creates labs, which exist until all tests of the module have ended."""
     yield from _factory(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture(scope="module")
 def gpu_lab(module_lab: LabFactory) -> Lab:
-    """Two hosts with two unused GPUs each, called `GPU-gpu-a-0` and so on, for all tests in a module."""
+    """Yields two hosts with two unused GPUs each, called `GPU-gpu-a-0` and so on, for all tests of a module."""
     made = module_lab(2)
     for host in made.hosts:
         names = [f"GPU-{host.name}-{number}" for number in range(2)]
         give_gpus(host, [FakeGpu(name, memory_used_mb=0, utilisation=0) for name in names])
     return made
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
+    """A factory of Slurm clusters for one test, such as `make_cluster(nodes=2, database=True)`."""
+    yield from _clusters(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def _module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    for make in _clusters(tmp_path_factory.mktemp("slurm")):
+        yield make(users=("lee", "kim"))
+
+
+@pytest.fixture
+def cluster(_module_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    """A Slurm cluster of three nodes, which the tests of a module share and which is cleaned after each of them."""
+    yield _module_cluster
+    _module_cluster.clean()
+
+
+def _clusters(directory: Path) -> Iterator[ClusterFactory]:
+    with ExitStack() as stack:
+        made = 0
+
+        def make(**options: Any) -> SlurmCluster:
+            nonlocal made
+            made += 1
+            try:
+                return stack.enter_context(SlurmCluster(directory / f"cluster-{made}", **options))
+            except LabUnavailable as why:
+                unavailable(why)
+                raise
+
+        yield make
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +129,7 @@ def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHost
 
 @pytest.fixture
 def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """Three plain hosts, which all tests share for speed and which are cleaned after each test.
+    """Yields three plain hosts. To save time, all tests share them; they are cleaned after each test.
 
     The hosts have the agent's files, as after a deploy; tests of a first contact use the fixture `bare_hosts`.
     """
@@ -112,7 +151,7 @@ def _commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def torch_for_hosts() -> Iterator[ForkServer]:
-    """The fork server of `LabHost.fork_scripts_from`, with torch imported."""
+    """Returns the fork server for `LabHost.fork_scripts_from`, which has imported torch."""
     fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
     yield fork_server
     fork_server.close()
@@ -120,7 +159,7 @@ def torch_for_hosts() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
-    """A `python` for the hosts of `lab3` with torch and scikit-learn imported.
+    """Returns the path of a `python` for the hosts of `lab3` that has imported torch and scikit-learn.
 
     Tests use it with `desktop.use(lab3, python=warm_python)`, which saves four seconds of CPU time per process.
     """
@@ -130,7 +169,7 @@ def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
 
 @pytest.fixture
 def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]:
-    """A desktop whose fleet file contains the hosts of `lab3`, and whose cache contains invented bandwidths."""
+    """Returns a desktop with the hosts of `lab3` in its fleet file and invented bandwidths in its cache."""
     computer = Desktop(tmp_path / "desktop", lab3, commands=_commands, knows_bandwidths=True)
     yield computer
     computer.close()
@@ -138,7 +177,7 @@ def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]
 
 @pytest.fixture
 def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., Desktop]]:
-    """A function that creates desktops, such as `make_desktop(lab(2), python=None)`."""
+    """Returns a function that creates desktops, such as `make_desktop(lab(2), python=None)`."""
     made: list[Desktop] = []
 
     def make(lab: Lab | None = None, **fleet: Any) -> Desktop:
@@ -153,7 +192,7 @@ def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., 
 
 @pytest.fixture
 def needs_lab() -> None:
-    """Skips the test if the lab is unavailable; fails the test in CI."""
+    """Skips the test if the lab is not available; fails the test in CI instead."""
     try:
         require()
     except LabUnavailable as why:
@@ -161,7 +200,7 @@ def needs_lab() -> None:
 
 
 def unavailable(why: LabUnavailable) -> None:
-    """Skips the test; if CI=true, fails it."""
+    """Skips the test; fails it instead if CI=true."""
     if os.environ.get("CI", "").lower() in {"1", "true"}:
         pytest.fail(str(why))
     pytest.skip(str(why))

@@ -1,4 +1,4 @@
-"""Free TCP ports for programs that tests start; parallel test processes never get the same port."""
+"""Free TCP ports for programs that tests start. Test processes that run in parallel never get the same port."""
 
 from __future__ import annotations
 

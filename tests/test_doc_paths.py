@@ -1,4 +1,4 @@
-"""Tests that the test files named in the documentation exist."""
+"""Tests that all test files that the documentation names exist."""
 
 from __future__ import annotations
 

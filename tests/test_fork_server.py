@@ -12,14 +12,11 @@ from tests.fork_server import ForkedProcess, ForkServer
 pytestmark = pytest.mark.lab
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-"""This file sets the next process ID: the kernel uses the first free ID after the written one."""
+"""The kernel's file that determines the next PID, which is the first free one after the number in the file."""
 
 
 def test_a_command_with_a_reused_process_id_is_waited_for() -> None:
-    """Process IDs are reused.
-
-    The end of an earlier process must not be mistaken for the end of a later one with its ID.
-    """
+    """PIDs are reused. A process must not seem to have ended because an earlier process with the same PID has."""
     fork_server = ForkServer(dict(os.environ), "json")
     made: list[ForkedProcess] = []
 
@@ -33,7 +30,7 @@ def test_a_command_with_a_reused_process_id_is_waited_for() -> None:
         for _ in range(1000):
             LAST_PID.write_text(str(first.pid - 1))
             again = start("import sys; sys.stdin.read(); print('said at its end')")
-            if again.pid == first.pid:  # The process ID was reused.
+            if again.pid == first.pid:  # The PID has been reused.
                 break
             again.close()
         else:

@@ -1,4 +1,4 @@
-"""Tests that each text with a count has a singular: `1 host`, `2 hosts`, never `1 hosts`."""
+"""Tests that each text with a count has a form for the singular: `1 host`, `2 hosts`, never `1 hosts`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOUNS = (
 LITTLE_WORDS = "of|on|to|the|that|and|or|is|are|has|have|no|use|come|lists|becomes?"
 PLURAL = re.compile(rf"\{{[^{{}}]*\}} (?:(?!(?:{LITTLE_WORDS})\b)[a-z]+ ){{0,2}}({NOUNS})(?:s|es|ies)\b(?!/s)")
 CONSTANT = re.compile(r"\{[A-Z_]+\}")
-"""Matches a placeholder that is a constant: a limit, and not a count."""
+"""Matches a placeholder for a constant, which is a limit and not a count."""
 
 # Beginnings of texts whose count is never 1.
 SEVERAL = (
@@ -30,7 +30,7 @@ SEVERAL = (
     "step {last['step']}: {left} of {left + lost} workers",
     "step {event['step']}: {left} of {left + lost} workers",
     "A sharded model is saved by all {len(hosts)} hosts",
-    # For a single item, the code shows its name, a different sentence, or nothing.
+    # For one item, the code shows the item's name, a different sentence, or nothing.
     "{count} bookings of “{title}” ",
     "{count} replicas on it.",
     "{count} hosts",
@@ -48,14 +48,14 @@ SEVERAL = (
     "{len(listening)} hosts reach each other on the data network, both ways",
     "number {number} of the {count} bookings of the series",
     "nothing was booked: number {number} of the {count} bookings of the series",
-    # The second number is always greater than 1, or there is a different sentence for 1.
+    # The second number is greater than 1, or there is another sentence for 1.
     "{count} of {all} GPUs",
     "step {added.step}: {added.workers} of {added.planned} workers",
     "only on {count} of {hosts} hosts",
     "{answering} of {hosts} hosts answer",
     "The first {count} of {all} ",
     "no host has {wish.count} GPUs of that kind",
-    # Durations of two days or more are given in days.
+    # Durations are given in days only from two days on.
     "{count} days",
     "{seconds / DAY_S} days",
     "{hours // 24} days",
@@ -69,7 +69,7 @@ SEVERAL = (
     # A trunk is drawn only for many edges.
     "{count} edges",
     "restarted {count} times",
-    # The count exceeds a limit that is greater than 1.
+    # The count is greater than a limit, which is itself greater than 1.
     "the note has {len(annotation.note)} letters",
     "the tag {tag[:MAX_TAG]}… has {len(tag)} letters.",
     "left out with all after it, {expanded} times come before it",
@@ -81,7 +81,7 @@ SEVERAL = (
     "a process on {host} may open only {soft} files",
     "{files} open files, lockable memory",
     "{writers[host]} replicas share the run's working folder",
-    # The number is not a count.
+    # This number is not a count.
     "in '{text}' the range {first}-{last} runs backwards",
     "{run_id} matches several runs",
     "the disk of {link.host} has ",
@@ -124,7 +124,7 @@ def problems_of(path: Path) -> list[str]:
 
 
 def _texts(tree: ast.AST) -> Iterator[tuple[int, str, list[str]]]:
-    """Yields line, text and the other texts of the same function for each text that is not a docstring."""
+    """Yields, for each text that is not a docstring, its line, the text, and the other texts of the same function."""
     for scope in _scopes(tree):
         found = [(node.lineno, text) for node in _within(scope) if (text := _text_of(node)) is not None]
         for line, text in found:
@@ -136,7 +136,7 @@ def _scopes(tree: ast.AST) -> list[ast.AST]:
 
 
 def _within(scope: ast.AST) -> Iterator[ast.expr]:
-    """Yields the expressions of a scope, except for nested functions and docstrings."""
+    """Yields the expressions of a scope, but not those of nested functions and docstrings."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -157,6 +157,6 @@ def _text_of(node: ast.expr) -> str | None:
 
 
 def _source(part: ast.expr) -> str:
-    """Returns the expression of a placeholder."""
+    """Returns the source code of a placeholder's expression."""
     assert isinstance(part, ast.FormattedValue)
     return re.sub(r"[{}]", "", ast.unparse(part.value))

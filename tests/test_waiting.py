@@ -26,7 +26,7 @@ def test_a_failed_wait_reports_the_state_at_its_deadline() -> None:
 
 
 def test_a_slow_condition_gets_at_most_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The clock is read at the beginning, before each check, and after each failed check.
+    # The clock is read at the beginning, before each check, and after each check that fails.
     now = iter([0.0, 1.0, 4.0, 10.0])
     pauses: list[float] = []
     monkeypatch.setattr("tests.waiting.time.monotonic", lambda: next(now))

@@ -1,6 +1,7 @@
 """Tests of a `python` that forks its scripts.
 
-This `python` ends with the script's exit status or by the script's signal, as a real interpreter does.
+This `python` ends with the exit status of its script, or by the signal that has ended the script, as a real interpreter
+does.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def python(needs_lab: None, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_signal_that_comes_while_a_script_ends_by_itself_changes_nothing(python: Path, tmp_path: Path) -> None:
-    """For example, the keeper's SIGTERM after a successful run may reach a server that is just exiting."""
+    """For example, SIGTERM from the keeper may reach a server that is already exiting after a successful run."""
     script = tmp_path / "serves.py"
     script.write_text(SERVES_UNTIL_TOLD)
     process = subprocess.Popen(

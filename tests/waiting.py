@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 WITHIN_S = 120.0
-"""The default deadline in seconds. It is generous so that the load of a machine does not decide a test."""
+"""The default deadline in seconds. It is generous, so tests do not fail merely because the machine is busy."""
 PAUSE_S = 0.005
 
 Found = TypeVar("Found")
 
 
 class NotInTime(AssertionError):
-    """Raised when a condition is still false at its deadline."""
+    """Raised when a condition has not become true by its deadline."""
 
 
 def wait_until(
@@ -54,7 +54,7 @@ def wait_until(
 async def eventually(
     condition: Callable[[], Found | None], within_s: float = WITHIN_S, *, what: str | Callable[[], object] = ""
 ) -> Found:
-    """Works like `wait_until` for coroutines: other tasks run between two checks."""
+    """Does the same as `wait_until` in a coroutine: other tasks run between two checks."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() >= deadline:

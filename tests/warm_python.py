@@ -74,7 +74,7 @@ def write_client(folder: Path) -> Path:
 
 
 class HostListener:
-    """The fork server's listening socket for clients of one host."""
+    """The socket on which the fork server listens for clients of one host."""
 
     def __init__(self, path: str, namespaces_of: int) -> None:
         self._namespaces_of = namespaces_of
@@ -96,8 +96,8 @@ class HostListener:
     def enter(self, client: socket.socket) -> tuple[dict[str, Any], list[int]]:
         """Enters the host's namespaces in a child of the fork server, and forks again there.
 
-        Only the grandchild returns, with the received request and its file descriptors. The child relays signals, and
-        exits when the grandchild exits.
+        Returns only in the grandchild, with the received request and its file descriptors. The child relays signals,
+        and exits when the grandchild exits.
         """
         text, ancillary, _, _ = client.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
         files = array.array("i", ancillary[0][2])

@@ -18,12 +18,15 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from PySide6.QtCore import QCoreApplication, QEvent, QEventLoop, QTimer
 from PySide6.QtGui import QCursor
 from PySide6.QtWidgets import QApplication, QWidget
+from tests.core.advisor.samples import profile
 from tools.launch_phases import FINGERPRINT, phases
 from tools.live_run import begin_live_run, feed_run, log_opener
 from tools.sample_bookings import Sample, at
 from tools.sample_fleet import FAILED_RUN, FLEETS, let_hosts_answer, write_sample
 from tools.strategy_designs import SERVED, STEP, design_of
 
+from torchyard_core.advisor.profile import host_kind
+from torchyard_core.app.profile_script import profile_cache, workdir_of
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.fleet.host_key_trust import ShownKey
 from torchyard_core.fleet.inventory import Host
@@ -176,6 +179,7 @@ def _dialogs(camera: Camera, state: str) -> None:
         topology.fields.shut()
         camera.take(window, f"drawer-{state}-palette", show=topology.side.reveal)
         topology.side.shut()
+        _advice(window, camera, state)
         window.palette_.open()
         settle()
         camera.take(window, f"palette-{state}")
@@ -215,6 +219,24 @@ def _dialogs(camera: Camera, state: str) -> None:
             if page.dialog is not None:
                 camera.take(window, f"dialog-{state}-{name}", over=page.dialog)
                 page.dialogs.close()
+
+
+def _advice(window: MainWindow, camera: Camera, state: str) -> None:
+    """Shows the Advice drawer without a profile, and with advice for the sample hosts."""
+    page = _topology(window)
+    if not page.document.value.pools:
+        return
+    page.show_advice.setChecked(True)
+    drawer = page.advice
+    _wait_until(lambda: "never profiled" in drawer.message.text())
+    camera.take(window, f"drawer-{state}-advice-unprofiled")
+    cache = profile_cache(_wiring(window).home)
+    for kind in {host_kind(host) for host in page.editor.facts()}:
+        cache.keep(workdir_of(page.document.as_file()), profile(kind=kind, is_gpu=True, spread_s=0.02))
+    drawer.refresh()
+    _wait_until(lambda: "never profiled" not in drawer.message.text())
+    camera.take(window, f"drawer-{state}-advice")
+    page.show_advice.setChecked(False)
 
 
 def _when(window: MainWindow, camera: Camera) -> None:

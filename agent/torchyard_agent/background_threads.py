@@ -1,4 +1,4 @@
-"""Functions that run blocking calls in threads and await them in the event loop."""
+"""Runs blocking calls in threads, and awaits their results in the event loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ Result = TypeVar("Result")
 
 
 async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Runs a blocking function in a new thread. A thread pool would still have threads when the ranks are forked.
+    """Runs a blocking function in a new thread.
 
-    If the caller is cancelled, `function` still runs to its end, but its result is discarded.
+    A thread pool is not used, because its threads would still exist when the ranks are forked. If the caller is
+    cancelled, `function` still runs to its end, but its result is discarded.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
@@ -39,8 +40,7 @@ async def uncancelled(awaitable: Awaitable[Result]) -> Result:
 
     If the caller is cancelled, the cancellation is delayed until `awaitable` is done.
 
-    Without this delay, a thread could still be using files that the caller removes next. Only the first cancellation is
-    delayed.
+    Otherwise a thread might still be using files that the caller removes next. Only the first cancellation is delayed.
     """
     done = asyncio.ensure_future(awaitable)
     try:

@@ -3,8 +3,8 @@
 This code is sent over stdin and run by the first Python interpreter that is 3.9 or later, so it must be self-contained
 and import little. It reads a header line, and answers with a line that begins with a nonce, because a login shell may
 have printed other text before. It then receives the archive if the host does not have it, and runs
-`torchyard_agent.ssh_bridge` from that archive. If the host has no agent and none may be installed, it only reports
-this.
+`torchyard_agent.ssh_bridge` from that archive, or `torchyard_agent.slurm.session` on the login node of a cluster. If
+the host has no agent and none may be installed, it only reports this.
 
 A new archive is stored as one file and run from memory, because writing its files would delay the first answer. The
 daemon unpacks it later (`torchyard_agent.daemon.hello_server`). The archive is zlib-compressed JSON that maps paths to
@@ -221,12 +221,12 @@ class Sources:
 
 
 def do_nothing() -> None:
-    """Replaces Sources.settle() if the archive is already unpacked."""
+    """Stands in for Sources.settle() if the archive is already unpacked."""
 
 
 def main() -> int:
     header = json.loads(sys.stdin.buffer.readline())
-    # The agent's files must be private, but the user's programs must get the umask of the login.
+    # The agent's files must be private. The user's programs, however, must get the umask of the login.
     os.environ["TORCHYARD_UMASK"] = f"{os.umask(0o077):o}"
     nonce, name = header["nonce"], header["sha256"]
     agent_dir = os.path.realpath(os.path.expanduser(header["agent_dir"]))
@@ -259,6 +259,10 @@ def main() -> int:
         sources = Sources(json.loads(text), folder)
         sys.meta_path.insert(0, sources)
         settle = sources.settle
+    if header.get("cluster"):
+        from torchyard_agent.slurm import session
+
+        return session.main(agent_dir, name, str(header["cluster"]), lambda result: answer(nonce, result), settle)
     from torchyard_agent import ssh_bridge
 
     return ssh_bridge.main(agent_dir, name, lambda result: answer(nonce, result), settle, header.get("by", ""))

@@ -1,8 +1,8 @@
 """The record of a host's agent version, which prevents an older desktop from downgrading the agent.
 
-The daemon writes the record. Without it, an older desktop would start its own daemon after the newer daemon was killed
-or the host rebooted. The record is in the host's own folder, because hosts with a shared home folder may be upgraded
-one by one.
+The daemon writes the record. If there were no record, an older desktop would start its own daemon after the newer
+daemon was killed or the host was rebooted. The record is in the host's own folder, because hosts with a shared home
+folder may be upgraded one by one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The index of a log, which records the log's sizes at points in time, with its writer and its reader.
+"""The index of a log: records what size the log had at points in time. Contains the index's writer and reader.
 
 The index is a file next to the log. Each line has `RECORD` bytes and contains a size of the log in bytes, and the time
 in seconds since 1970 at which the log reached this size. Ranks write to their logs themselves, so the keeper cannot
-record the time of each line, but records sizes at intervals. The recorded time is the modification time of the log. It
-is exact if a rank writes less often than the keeper checks.
+record the time of each line, but records sizes at intervals. The recorded time is the modification time of the log.
+This time is exact if the rank writes less often than the keeper checks the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchyard_agent.protocol.log_times import Entry, thin
 SUFFIX = ".times"
 RECORD = 32
 MOST_ENTRIES = 32_768
-"""Maximum number of entries of an index (1 MB). If there are more, older entries are thinned out."""
+"""Maximum number of entries of an index (1 MB). If there are more, the number of older entries is reduced."""
 
 
 class LogIndexWriter:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 _DISCARD_PORT = 9
-"""An arbitrary port. connect() of a UDP socket sends nothing to it."""
+"""An arbitrary port. Calling connect() on a UDP socket sends nothing to this port."""
 _RTM_GETADDR = 22
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST_DUMP = 0x301
@@ -57,7 +57,10 @@ def interface_of(address: str) -> str | None:
 
 
 def _own_addresses(family: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (interface index, packed address) of all addresses of this host, by rtnetlink(7) as in `ip address`."""
+    """Yields (interface index, packed address) of all addresses of this host.
+
+    Reads them by rtnetlink(7), as the command `ip address` does.
+    """
     length = _HEADER.size + _ADDRESS_MESSAGE.size
     request = _HEADER.pack(length, _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + _ADDRESS_MESSAGE.pack(family, 0, 0, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:

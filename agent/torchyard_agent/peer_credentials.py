@@ -10,7 +10,10 @@ UCRED = struct.Struct("3i")
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """Returns the PID of the peer, or 0 if it is hidden. For a server, this is the process that began to listen."""
+    """Returns the PID of the peer, or 0 if it is hidden.
+
+    If the peer is a server, this is the process that began to listen.
+    """
     return int(UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))[0])
 
 

@@ -29,7 +29,7 @@ class HeldPorts:
     """TCP ports that are bound but not listened on. The kernel does not assign bound ports to other processes.
 
     The processes that use the ports (torch's TCPStore, NCCL, gloo, Torchyard's servers) also bind them, with
-    SO_REUSEADDR, and listen. Meanwhile the ports stay reserved for the next generation of a gang.
+    SO_REUSEADDR, and listen. The reservation remains for the next generation of the gang.
     """
 
     def __init__(self, sockets: dict[int, socket.socket]):

@@ -1,4 +1,4 @@
-"""The store of snapshots of working folders: content-addressed files, and a manifest for each snapshot.
+"""The store of snapshots of working folders: files addressed by their content, and a manifest for each snapshot.
 
 A manifest lists {"path", "mode", "size", "sha256"} for files, {"path", "link"} for symbolic links and {"path",
 "folder"} for empty folders. The SHA-256 of its canonical JSON is the root that identifies the snapshot (see
@@ -233,7 +233,7 @@ def _pour(source: int, copy: int) -> int:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Writes all data. Several calls may be needed, because on a nearly full disk a call may write only a part."""
+    """Writes all data. On a nearly full disk, one call may write only a part, so several calls may be needed."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]

@@ -51,7 +51,7 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
     answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
     # When a daemon ends, it resets the connections that it has not accepted.
     with contextlib.suppress(ConnectionError):
-        _relay(daemon)
+        relay(daemon)
     if failure := start_error.read():
         fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
         with contextlib.suppress(BrokenPipeError):  # The desktop has disconnected in the meantime.
@@ -60,9 +60,9 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
 
 
 class _StartError:
-    """The error of a daemon that failed to start.
+    """A pipe through which a daemon that fails to start reports its error.
 
-    It is sent through a pipe, because the daemon's log may be on a full disk.
+    The daemon's log cannot be used for this, because its disk may be full.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ def _connect_or_start(
     """
     listener = _bind(address)
     if listener is None:
-        settle()  # The running daemon may be of another archive, in which case it would not unpack this one.
+        settle()  # The running daemon may belong to another archive, in which case it would not unpack this one.
     else:
         with listener:
             _fork_daemon(listener, agent_dir, sha256, settle, by, start_error)
@@ -261,7 +261,7 @@ def run_daemon(agent_dir: str, sha256: str) -> int:
         return run(agent_dir, node, sha256, listener, lambda: None)
 
 
-def _relay(daemon: socket.socket) -> None:
+def relay(daemon: socket.socket) -> None:
     """Relays bytes in both directions until either end closes."""
     poll = select.poll()
     poll.register(0, select.POLLIN)

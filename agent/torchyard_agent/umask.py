@@ -1,4 +1,4 @@
-"""Two umasks: a private one for the agent's files, and that of the login for the user's programs."""
+"""Two umasks: a private one for the agent's files, and the umask of the login for the user's programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def keep_files_private() -> None:
 
 
 def of_login() -> int:
-    """Returns the umask for a user's program, or -1, which means no change, if no umask was stored."""
+    """Returns the umask for a user's program. Returns -1, which means no change, if no umask was stored."""
     try:
         return int(os.environ.get(VARIABLE, ""), 8)
     except ValueError:

@@ -1,4 +1,4 @@
-"""JSON-RPC over abstract Unix sockets, with the server and the client that daemons and keepers use."""
+"""JSON-RPC over abstract Unix sockets: the server and the client of daemons and keepers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ PAUSE_BACKLOG = 1024 * 1024
 MAX_UNANSWERED = 1000
 """Number of unanswered requests above which no further requests of a client are read."""
 READ_TIMEOUT_S = 10.0
-"""Time in seconds within which a client that has more than PAUSE_BACKLOG unread bytes must read some, or be
-disconnected.
+"""Time limit in seconds for a client that has more than PAUSE_BACKLOG unread bytes.
+
+If the client reads nothing within this time, it is disconnected.
 """
 POLL_S = 0.05
 
@@ -236,7 +237,7 @@ async def connect(address: str, on_notification: NotificationListener | None = N
     uid = peer_uid(writer.get_extra_info("socket"))
     if uid != os.getuid():
         writer.close()
-        if uid == -1:  # The socket is not connected. asyncio does not report EAGAIN from a Unix socket.
+        if uid == -1:  # asyncio does not report EAGAIN of a Unix socket. The socket is not connected in this case.
             raise BlockingIOError(errno.EAGAIN, f"the process at @{address[1:]} accepts no connections")
         raise PermissionError(f"@{address[1:]} is served by another user")
     connection = Connection(reader, writer, {}, on_notification)

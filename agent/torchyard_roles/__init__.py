@@ -1,4 +1,4 @@
-"""The interface for training scripts: four lines distribute a training loop over a cluster.
+"""The interface for training scripts. With four lines, a script distributes its training loop over a cluster.
 
     import torchyard_roles as ty
 

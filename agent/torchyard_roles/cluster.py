@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.graceful_stop import GracefulStop
     from torchyard_roles.data_loader import ShareLoader
     from torchyard_roles.model_optimizer_pairs import Pairs
+    from torchyard_roles.profiling.step_recorder import StepRecorder
     from torchyard_roles.strategies.base import Strategy
 
 REPORT_WAIT_S = 0.2
@@ -78,6 +79,12 @@ class Cluster:
         others in it."""
         self._epochs_published: list[int] = []
         self._collectives: Collectives | None = None
+        self._recorder: StepRecorder | None = None
+        """Measures the steps if TORCHYARD_PROFILE is set."""
+        if environment.profile and environment.trains:
+            from torchyard_roles.profiling.step_recorder import recorder_for
+
+            self._recorder = recorder_for(environment.profile)
 
     @property
     def role(self) -> str:
@@ -152,6 +159,8 @@ class Cluster:
             self._begin_first(pairs)
         else:
             self._begin_further(pairs)
+        if self._recorder is not None:
+            self._recorder.watch(pairs)
         self._steps.watch(pairs)
         self._gradient_bytes += pairs.gradient_bytes
         return pairs.given()
@@ -317,6 +326,7 @@ class Cluster:
             on_request=self._on_loader_request,
             evaluating=self._steps.evaluate if evaluation else None,
             before_epoch=self._before_epoch,
+            cut=self._recorder.cut if self._recorder is not None and not evaluation else None,
         )
         if evaluation:
             return loader
@@ -395,10 +405,10 @@ class Cluster:
         """Returns the mean over all trainers of a number, a tensor, or a dict or list of them.
 
         Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
-        All trainers must call mean(), gather(), any(), barrier() and broadcast() in the same order. An evaluator gets
-        the result for its own value alone. In asynchronous strategies a restarted group joins the call in which the
-        other groups wait, or gets the result of an earlier call again. A group that has ended is left out if the run is
-        stopped or a group was restarted; otherwise PeerLost is raised.
+        All trainers must call mean(), gather(), any(), barrier() and broadcast() in the same order. In an evaluator,
+        the result depends only on its own value. In asynchronous strategies a restarted group joins the call in which
+        the other groups wait, or gets the result of an earlier call again. A group that has ended is left out if the
+        run is stopped or a group was restarted; otherwise PeerLost is raised.
 
         Raises:
             PeerLost: A trainer ended before it made the same call.
@@ -468,7 +478,7 @@ class Cluster:
     ) -> None:
         """Calls leave().
 
-        After an exception other than SystemExit, disconnects immediately and does not suppress the exception.
+        After an exception other than SystemExit, disconnects immediately. The exception is not suppressed.
         """
         if kind is None or issubclass(kind, SystemExit):
             self.leave()
@@ -491,12 +501,14 @@ class Cluster:
         return self._collectives
 
     def _end_collectives(self, *, stopped: bool = False) -> None:
-        """Declares that this process makes no further collective calls, so that no other process waits for it."""
+        """Declares that this process makes no further collective calls, so other processes do not wait for it."""
         with suppress(RolesError):  # If the store is lost, the other processes cannot be informed.
             self._all_trainers.leave(stopped=stopped)
 
     def _disconnect(self) -> None:
         self._has_left = True
+        if self._recorder is not None:
+            self._recorder.write()
         self._send_last()
         if self._graceful_stop is not None:
             self._graceful_stop.uninstall()
@@ -505,7 +517,7 @@ class Cluster:
         self._checkpoint_group.close()
 
     def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
-        """Between two steps, saves a checkpoint or stops training if this is due at this step on all trainers.
+        """Saves a checkpoint or stops training between two steps, if this is due at this step on all trainers.
 
         Returns:
             False if leave() has been called, otherwise True.
@@ -518,8 +530,11 @@ class Cluster:
         if is_new:
             self._strategy.samples = self._progress.samples
             self._strategy.at_boundary(step)
-        if self._graceful_stop is not None and not self._graceful_stop.may_begin(step, begin=begins):
-            self._stop(step)
+        if self._graceful_stop is not None:
+            if is_new and self._strategy.expects_stop:
+                self._graceful_stop.wait_for_request()
+            if not self._graceful_stop.may_begin(step, begin=begins):
+                self._stop(step)
         if self._saver is not None:
             self._saver.at_boundary(step)
         members = self._strategy.members
@@ -638,6 +653,8 @@ class Cluster:
     def _after_step(self) -> None:
         self._resumed = None
         self._send_if_due(at_step=True)
+        if self._recorder is not None:
+            self._recorder.stepped()
 
     def _finish_resume(self) -> None:
         """Restores the remaining state of the checkpoint once the resumed run has reached the checkpoint's position."""

@@ -1,4 +1,4 @@
-"""Data loaders for one worker's share of a dataset, with positions that are saved and restored.
+"""Data loaders for one worker's share of a dataset. Their positions are saved and restored.
 
 With shuffle=True the samples of training loaders are reshuffled in every epoch. If there are several workers, the order
 depends only on the seed and the epoch. N workers with batches of B together see the same samples in each step as one
@@ -36,7 +36,7 @@ from torchyard_roles.errors import UsageProblem
 from torchyard_roles.training_metrics import Progress
 
 OTHER_ORDER = 1_000_003
-"""Added to the shuffling seed of a worker whose share another worker also has. It exceeds any number of epochs."""
+"""Added to the shuffling seed of a worker that has the same share as another. It exceeds any number of epochs."""
 
 
 class DataShare(NamedTuple):
@@ -45,8 +45,9 @@ class DataShare(NamedTuple):
     part: int = 0
     parts: int = 1
     repetition: int = 0
-    """Greater than 0 if another worker has the same part. The samples of this share are then drawn in a different
-    random order, and are not evaluated.
+    """Greater than 0 if another worker has the same part.
+
+    The samples of this share are then drawn in a different random order, and are not evaluated.
     """
 
 
@@ -122,11 +123,13 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         on_request: OnRequest | None = None,
         evaluating: Callable[[bool], None] | None = None,
         before_epoch: Callable[[ShareLoader], None] | None = None,
+        cut: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> None:
         """Creates a loader.
 
         Args:
+            cut: Replaces each training batch, for measurements with smaller batches.
             before_epoch: Called before each epoch. It may set the position at which the loader resumes.
             evaluating: Makes this an evaluation loader. Called with True before and False after each iteration.
         """
@@ -136,6 +139,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         self._on_request = on_request or _nothing
         self._evaluating = evaluating
         self._before_epoch = before_epoch or _nothing
+        self._cut = cut
         self._begun = 0
         self._batches = 0
         self._order: dict[str, Any] = {}
@@ -192,7 +196,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         return self._skipping if self._skipping is not None else super()._index_sampler
 
     def _fresh(self) -> Iterator[Any]:
-        """Returns a new DataLoader iterator, whose workers start with SIGTERM blocked until OutlivesStop handles it."""
+        """Returns a new DataLoader iterator. Its workers start with SIGTERM blocked until OutlivesStop handles it."""
         if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
             batches: Iterator[Any] = super().__iter__()
             return batches
@@ -271,6 +275,8 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
                 self._on_request(self, False)
                 return
             self._batches += 1
+            if self._cut is not None:
+                batch = self._cut(batch)
             if torch.is_grad_enabled():  # Evaluation batches do not count towards the throughput.
                 self._progress.batch(samples(batch))
             yield move(batch, self._device) if self._device.type != "cpu" else batch
@@ -339,6 +345,7 @@ def make_loader(
     on_request: OnRequest | None = None,
     evaluating: Callable[[bool], None] | None = None,
     before_epoch: Callable[[ShareLoader], None] | None = None,
+    cut: Callable[[Any], Any] | None = None,
 ) -> ShareLoader:
     """Creates the loader of one share of the data.
 
@@ -346,7 +353,7 @@ def make_loader(
         dataset: A dataset, or a DataLoader whose dataset and options are used.
         batch_size: The batch size per worker.
         shuffle, options: As in DataLoader, with its defaults, except that memory is pinned for a GPU.
-        seed, evaluating: As in `Cluster.loader` and ShareLoader.
+        seed, evaluating, cut: As in `Cluster.loader` and ShareLoader.
 
     Raises:
         UsageProblem: The data cannot be divided among workers.
@@ -400,6 +407,7 @@ def make_loader(
         on_request=on_request,
         evaluating=evaluating,
         before_epoch=before_epoch,
+        cut=cut,
         **options,
     )
 

@@ -44,7 +44,7 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def move_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """Moves the state of an optimizer, which exists once the optimizer has stepped or been restored, to `device`."""
+    """Moves the state of an optimizer to `device`. The state exists once the optimizer has stepped or been restored."""
     for state in optimizer.state.values():
         for name, value in state.items():
             # Optimizers keep a scalar `step` on the CPU. Sharded state is already on the device of its parameter.

@@ -1,7 +1,7 @@
-"""The identity of a process in its run, read from environment variables.
+"""The identity of a process in its run, which is read from environment variables.
 
 A process is started by Torchyard (`TORCHYARD_REPLICA` is set), by plain torchrun (only `RANK` is set), or by hand
-(neither is set), in which case the run has one process.
+(neither is set). If it is started by hand, the run has one process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
-from torchyard_agent.protocol.rank_environment import STOP_VARIABLE
+from torchyard_agent.protocol.rank_environment import STOP_PATIENCE_VARIABLE, STOP_VARIABLE
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.peers import PeerAddress, Peers, TrainerAddress, read_peers
 from torchyard_roles.strategy_options import Options, read_options
@@ -39,8 +39,10 @@ class Environment:
     """The rank of the process among the trainers; None for processes that do not train."""
     world_size: int = 1
     local_rank: int = 0
-    """The number of the process in its replica. LOCAL_RANK may differ: it numbers the processes of all replicas without
-    GPUs on one host together."""
+    """The number of the process in its replica.
+
+    LOCAL_RANK may differ: it numbers the processes of all replicas without GPUs on one host together.
+    """
     local_world_size: int = 1
     """The number of processes of the replica."""
     strategy: str = "all_reduce"
@@ -77,6 +79,10 @@ class Environment:
     """The folder of the run's checkpoints, or empty."""
     stop_file: str = ""
     """The path of a file that exists while the run is being stopped; empty if every SIGTERM stops the run."""
+    stop_patience_s: float = 0.0
+    """Time in seconds after SIGTERM in which the file may still appear, because a scheduler signals all processes."""
+    profile: str = ""
+    """The file for measurements of the steps (`profiling.step_recorder`), or empty."""
 
     @property
     def trains(self) -> bool:
@@ -139,6 +145,8 @@ def read(environ: Mapping[str, str]) -> Environment:
         key=_key(environ),
         checkpoints=environ.get("TORCHYARD_CHECKPOINTS") or (f"{run_dir}/checkpoints" if run_dir else ""),
         stop_file=environ.get(STOP_VARIABLE, ""),
+        stop_patience_s=float(_number(environ, STOP_PATIENCE_VARIABLE) or 0),
+        profile=environ.get("TORCHYARD_PROFILE", ""),
     )
 
 

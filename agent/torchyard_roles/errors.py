@@ -24,35 +24,35 @@ class RolesError(RuntimeError):
 
 
 class EnvironmentProblem(RolesError):
-    """The environment is invalid or inconsistent.
+    """Raised when the environment is invalid or inconsistent.
 
-    Raised by join(), and by collective calls if trainers cannot connect.
+    join() raises it, and so do collective calls if trainers cannot connect.
     """
 
 
 class UsageProblem(RolesError):
-    """A call is wrong, or does not fit the other trainers or the checkpoint."""
+    """Raised when a call is wrong, or does not fit the other trainers or the checkpoint."""
 
 
 class NotInThisVersion(RolesError):
-    """The strategy is not available in the installed version of torchyard_roles. Raised by join()."""
+    """Raised by join() when the installed version of torchyard_roles does not have the strategy."""
 
 
 class StoreLost(RolesError):
-    """The join store was unreachable for 10 s, or its connection was closed.
+    """Raised when the join store was unreachable for 10 s, or its connection was closed.
 
     Every later request raises this error too.
     """
 
 
 class StoreTimeout(RolesError):
-    """Another process did not act in time. Raised by JoinStore.get() and wait(), distribute() and collective calls."""
+    """Raised by JoinStore.get(), wait(), distribute() and collective calls when another process did not act in time."""
 
 
 class PeerLost(RolesError):
-    """A process of the run has ended or is unreachable.
+    """Raised when a process of the run has ended or is unreachable.
 
-    Raised by calls that wait for that process, such as connect() or the optimizer's step().
+    Calls that wait for that process raise it, such as connect() or the optimizer's step().
 
     Attributes:
         name: The name of the peer, such as `reducer-1`.
@@ -68,14 +68,14 @@ class PeerLost(RolesError):
 
 
 class ProtocolError(RolesError):
-    """A message from a peer is invalid. Raised before the payload is received.
+    """Raised when a message from a peer is invalid, before its payload is received.
 
     The connection cannot be used afterwards.
     """
 
 
 class NotFinite(RolesError):
-    """Gradients are NaN or infinite. Raised by the optimizer's step() before the gradients are used or sent.
+    """Raised by the optimizer's step() when gradients are NaN or infinite, before they are used or sent.
 
     On a GPU the check is asynchronous, and the error is raised by the next step or at the end of training.
     """

@@ -1,4 +1,4 @@
-"""Metrics reports to the keeper, one datagram each. A report is dropped if the keeper's queue is full."""
+"""Sends metrics reports to the keeper, one datagram each. A report is dropped if the keeper's queue is full."""
 
 from __future__ import annotations
 

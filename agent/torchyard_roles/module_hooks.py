@@ -18,7 +18,7 @@ from torchyard_roles.model_optimizer_pairs import unwrap
 
 
 class ModuleHook:
-    """A module hook that is skipped in compiled code, where a Python call would cause a graph break."""
+    """A module hook that is skipped in compiled code, because a Python call would cause a graph break there."""
 
     def __init__(self, call: Callable[..., None]) -> None:
         self._call = call

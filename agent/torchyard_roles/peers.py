@@ -1,4 +1,4 @@
-"""The servers, reducers and trainers of a run with their addresses (TORCHYARD_PEERS)."""
+"""The servers, reducers and trainers of a run with their addresses, read from TORCHYARD_PEERS."""
 
 from __future__ import annotations
 

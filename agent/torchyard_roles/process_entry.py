@@ -23,9 +23,9 @@ _joined: Cluster | None = None
 def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
     """Joins the run, and connects to the other processes as the strategy requires.
 
-    Without the environment of Torchyard or torchrun the run has one process. Further calls return the same cluster
-    until leave() is called. In a parameter server or reducer, join() handles requests until training ends, and then
-    exits the process.
+    If neither Torchyard nor torchrun has set the environment, the run has one process. Further calls return the same
+    cluster until leave() is called. In a parameter server or reducer, join() handles requests until training ends, and
+    then exits the process.
 
     Args:
         strategy: A function that creates a custom strategy, which replaces `all_reduce` if several processes train.
@@ -59,6 +59,8 @@ def _serve(environment: Environment) -> None:
             from torchyard_roles.strategies.diloco.outer_server import serve
         elif environment.role == "ps":
             from torchyard_roles.strategies.parameter_server.server_process import serve
+        elif environment.strategy == "diloco":
+            from torchyard_roles.strategies.diloco.averaging_reducer import serve
         else:
             from torchyard_roles.strategies.reduction_server.reducer import serve
         serve(environment)

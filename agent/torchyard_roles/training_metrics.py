@@ -22,7 +22,9 @@ THROUGHPUT_S = 10.0
 
 QUIET_S = 1.0
 """Shortest time in seconds between two automatic reports at the end of a step, if the script calls report() itself.
-The script calls report() after the step and reports the loss, so its reports are preferred."""
+
+The script calls report() after the step and reports the loss, so its reports are preferred.
+"""
 
 
 class Progress:
@@ -35,7 +37,7 @@ class Progress:
         self._samples_stepped = 0
         self._stepped_at: float | None = None
         self._step_s: float | None = None
-        self._marks: deque[tuple[float, int]] = deque()  # (time, total samples) at the ends of recent steps
+        self._marks: deque[tuple[float, int]] = deque()  # (time, total samples) at the end of each recent step
         self._throughput: float | None = None
         self._noted: dict[str, Any] = {}
         self._names_sent: frozenset[str] = frozenset()
@@ -53,7 +55,7 @@ class Progress:
         return self._samples_stepped
 
     def resume(self, step: int) -> None:
-        """Sets the number of finished steps to that of a checkpoint."""
+        """Sets the number of finished steps to the step of a checkpoint."""
         self._steps = step
 
     def batch(self, samples: int) -> None:

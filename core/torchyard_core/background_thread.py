@@ -1,4 +1,4 @@
-"""Execution of functions on daemon threads, which do not delay the end of the program."""
+"""Runs functions on daemon threads, which do not delay the end of the program."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class AgentRefused(TorchyardError):
 
 
 PYTHON_PROBLEMS = ("python_missing", "python_too_old", "python_broken", "no_torch")
-"""Codes with which an agent reports problems with the Python interpreter for training programs."""
+"""Codes of problems with the Python interpreter for training programs that agents report."""
 
 
 def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
@@ -166,7 +166,7 @@ def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
 
 
 def agent_problem(host: str, problem: Mapping[str, str]) -> TorchyardError:
-    """Converts a problem in an agent's answer to `host.facts` to an error."""
+    """Returns an error for a problem that an agent reports in its answer to `host.facts`."""
     code = problem.get("code", "")
     return TorchyardError(problem["message"], code=code, hint=agent_advice(host, code, problem.get("hint", "")))
 

@@ -12,8 +12,6 @@ from zoneinfo import ZoneInfo
 DAY_S, HOUR_S, MINUTE_S = 86400, 3600, 60
 DATE_AND_TIME = "%Y-%m-%d %H:%M"
 
-# Formatting of amounts
-
 
 def count(value: float) -> str:
     """Formats a number as `1,204`, or as `2.5` if it differs from an integer by 0.05 or more."""
@@ -84,9 +82,6 @@ def bandwidth(bytes_s: float) -> str:
     return f"{gbits:.1f} Gbit/s" if gbits >= 1 else f"{gbits * 1000:.0f} Mbit/s"
 
 
-# Formatting of durations
-
-
 def seconds(value: float) -> str:
     """Formats a duration: `250 s`, `1.25 s`, `312 ms`, `4.1 ms`, `0 s`."""
     if value >= 0.9995:
@@ -110,7 +105,7 @@ def since(time: str) -> str:
     """Formats the age of an RFC 3339 time as `5 min ago`. Returns any other text unchanged."""
     try:
         passed = datetime.now(UTC) - datetime.fromisoformat(time)
-    except (ValueError, TypeError):  # A time without an offset from UTC raises TypeError.
+    except (ValueError, TypeError):  # The subtraction raises TypeError for a time that has no offset from UTC.
         return time
     return f"{age(passed.total_seconds())} ago"
 
@@ -130,7 +125,7 @@ def command_length(length: timedelta) -> str:
     return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"
 
 
-# Formatting of times. `zone` is an IANA time zone.
+# In the functions below, `zone` is an IANA time zone.
 
 
 def clock(seconds: float, *, exact: bool = False) -> str:
@@ -172,7 +167,7 @@ def full_span(start: datetime, end: datetime, zone: str) -> str:
 def command_time(moment: datetime, zone: str) -> str:
     """Formats a time in the syntax of command arguments: `2026-11-23 09:00`.
 
-    The time is rounded up to a full minute, so that it is never before `moment`.
+    The time is rounded up to a full minute, so it is never before `moment`.
     """
     local = moment.astimezone(ZoneInfo(zone))
     if local.second or local.microsecond:

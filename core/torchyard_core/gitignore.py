@@ -1,4 +1,4 @@
-"""Patterns in the syntax of .gitignore. Invalid patterns are ignored, as in git."""
+"""Patterns in the syntax of .gitignore. As git does, this module ignores invalid patterns."""
 
 from __future__ import annotations
 

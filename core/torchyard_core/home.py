@@ -65,18 +65,23 @@ class Home:
         return self.path / "history"
 
     @property
+    def sweeps(self) -> Path:
+        """The folder with copies of the tables and studies of sweeps."""
+        return self.path / "sweeps"
+
+    @property
     def run_notes(self) -> Path:
         """The file with the user's notes and tags of runs."""
         return self.path / "run-notes.json"
 
     @property
     def caches(self) -> Path:
-        """The folder of values that can be determined again, such as hashes of uploaded files and bandwidths."""
+        """The folder for values that can be determined again, such as hashes of uploaded files and bandwidths."""
         return self.path / "caches"
 
     @property
     def bookings_file(self) -> Path:
-        """The file of the private calendar, which is used if the settings name no database of a team."""
+        """The file of the private calendar, which is used if the settings do not name a team's database."""
         return self.path / "bookings.sqlite3"
 
     @property

@@ -1,4 +1,4 @@
-"""Next steps: actions that the user can take after an error, as values.
+"""Next steps: values that describe actions which the user can take after an error.
 
 The command line prints a step as a command, and the window shows a button.
 """
@@ -50,15 +50,12 @@ def joined(*advice: Advice) -> Advice:
 
 
 def parts_of(advice: Advice) -> tuple[str | NextStep, ...]:
-    """Returns the sentences and steps of the advice, without empty items."""
+    """Returns the sentences and steps of the advice. Empty ones are omitted."""
     return tuple(part for part in (advice if isinstance(advice, tuple) else (advice,)) if part)
 
 
 def _quoted(value: str | tuple[str, ...]) -> str:
     return shlex.quote(value) if isinstance(value, str) else shlex.join(value)
-
-
-# Steps that concern hosts
 
 
 @dataclass(frozen=True)
@@ -114,9 +111,6 @@ class ShowHosts(NextStep):
     words = "See {command}."
 
 
-# Steps that concern topologies
-
-
 @dataclass(frozen=True)
 class LaunchTopology(NextStep):
     template = "run FILE"
@@ -130,7 +124,8 @@ class LaunchAt(NextStep):
     arguments: tuple[str, ...]
     start: str
     length: str
-    template = "run {arguments} --at {start} --book {length}"
+    verb: str = "run"
+    template = "{verb} {arguments} --at {start} --book {length}"
     words = "{command} books that and starts then."
 
 
@@ -138,7 +133,8 @@ class LaunchAt(NextStep):
 class LaunchWithBooking(NextStep):
     arguments: tuple[str, ...]
     length: str
-    template = "run {arguments} --book {length}"
+    verb: str = "run"
+    template = "{verb} {arguments} --book {length}"
     words = "{command} (or another length) books them with the launch."
 
 
@@ -158,6 +154,13 @@ class ValidateTopology(NextStep):
 
 
 @dataclass(frozen=True)
+class ProfileScript(NextStep):
+    file: str
+    template = "profile {file}"
+    words = "Measure it first: {command}."
+
+
+@dataclass(frozen=True)
 class ImportDocument(NextStep):
     format: str
     file: str
@@ -172,9 +175,6 @@ class SetField(NextStep):
     path: str
     template = "run FILE --set {path}=…"
     words = "The field is `{path}`; {command} sets it for one run."
-
-
-# Steps that concern runs
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,6 @@ class SendSecrets(NextStep):
     options: tuple[str, ...]
     template = "runs restart {run_id} {options}"
     words = "Name what to send: {command}."
-
-
-# Steps that concern the calendar
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Severity = Literal["error", "warning"]
 Place = tuple[str | int, ...]
 """A position in a document: keys and indices, outermost first."""
 LineOf = Callable[[Place], int | None]
-"""Returns the line of a place in the file, or None if the file does not contain it."""
+"""A function that returns the line of a place in the file, or None if the file does not contain the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Problem:
     line: int | None = None
     path: str = ""
     next_step: NextStep | None = None
+    column: int | None = None
+    """The column in `line`, counted from 1; None where only the line is known."""
 
     @property
     def text(self) -> str:
@@ -33,16 +35,21 @@ class Problem:
         return f"{self.message}; {self.next_step.sentence().rstrip('.')}" if self.next_step else self.message
 
     def printed(self, source: str) -> str:
-        """Returns the line that `validate` prints: `file:line: severity code message`. An unknown line is line 1."""
-        return f"{source}:{self.line or 1}: {self.severity} {self.code} {self.text}"
+        """Returns the line that `validate` prints: `file:line: severity code message`. An unknown line is line 1.
+
+        A known column follows the line: `file:line:column: severity code message`.
+        """
+        column = f":{self.column}" if self.column is not None else ""
+        return f"{source}:{self.line or 1}{column}: {self.severity} {self.code} {self.text}"
 
     def to_json(self) -> dict[str, Any]:
         known = {"severity": self.severity, "code": self.code, "message": self.text}
-        return {**known, "line": self.line, "path": self.path}
+        column = {"column": self.column} if self.column is not None else {}
+        return {**known, "line": self.line, **column, "path": self.path}
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that are returned by the validation of a document, and by its further checks."""
+"""Maximum number of problems that validation returns. The further checks of a document have the same limit."""
 
 
 def no_lines(place: Place) -> int | None:
@@ -78,7 +85,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem whose line is not yet known."""
+    """A problem for which the line in the file has not been determined yet."""
 
     severity: Severity
     code: str

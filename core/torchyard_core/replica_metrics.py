@@ -1,7 +1,7 @@
 """Metrics of replicas: the newest sample of each host, values per replica, and time series for plots.
 
 A time series is a sliding window in contiguous arrays, not a ring buffer. Samples are moved only when the arrays are
-full. In a window at its capacity, that is once in `capacity / 4` calls of `append`.
+full. Once a window has reached its capacity, this happens once in `capacity / 4` calls of `append`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from torchyard_agent.protocol.metrics_report import MAX_CUSTOM_METRICS, METRICS,
 FIELDS = (
     "cpu", "memory_mb", "gpu", "gpu_memory_mb", "gpu_memory_total_mb", "power_w", "temperature_c", "step", "loss",
     "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped", "version", "clients",
-    "bytes_s",
+    "bytes_s", "noise_scale",
 )  # fmt: skip
 """Fields of a time series. `gpu` is the mean use of the replica's GPUs in percent; `cpu` is in percent of one CPU."""
 
 OWN = "own."
-"""Prefix of fields that the training script names, such as `own.accuracy`. The name itself may be one of `FIELDS`."""
+"""Prefix of the fields whose names the training script has chosen, such as `own.accuracy`.
+
+The name after the prefix may also be one of `FIELDS`.
+"""
 
 CAPACITY = 3600
 """Maximum number of samples per replica: an hour at one sample per second."""
 BUDGET = 720_000
-"""Number of samples that all replicas of a run share. A sample has 84 bytes, without fields named by the script."""
+"""Number of samples that all replicas of a run share. A sample has 88 bytes, without fields named by the script."""
 INITIAL_CAPACITY = 64
 
 
@@ -60,8 +63,8 @@ class TimeSeries:
     def append(self, time: float, values: Mapping[str, float | None]) -> bool:
         """Appends values measured at `time` (seconds since 1970).
 
-        Returns False and ignores the values if they are not newer than the last sample, since a journal is replayed
-        after a lost connection.
+        Returns False and ignores the values if they are not newer than the last sample, because the same samples arrive
+        again when a journal is replayed after a lost connection.
         """
         if len(self) and time <= self._times[self._end - 1]:
             return False
@@ -81,13 +84,14 @@ class TimeSeries:
         return True
 
     def times(self) -> NDArray[np.float64]:
-        """Returns the times in seconds since 1970, as a view that is valid until the next `append`."""
+        """Returns the times in seconds since 1970. The result is a view that is valid until the next `append`."""
         return self._times[self._begin : self._end]
 
     def values(self, field: str) -> NDArray[np.float32]:
-        """Returns the values of a field, parallel to `times`, as a view that is valid until the next `append`.
+        """Returns the values of a field, parallel to `times`.
 
-        The values of a field of the script that has not been reported are NaN.
+        The result is a view that is valid until the next `append`. If the script has never reported the field, all
+        values are NaN.
         """
         if field.startswith(OWN) and field not in self._row:
             return np.full(len(self), math.nan, np.float32)
@@ -139,11 +143,11 @@ class TimeSeries:
 
 
 Sample = Mapping[str, Any]
-"""A host's answer to `telemetry.sample`; names and units in the agent's `Sampler.sample`."""
+"""A host's answer to `telemetry.sample`. The agent's `Sampler.sample` defines its names and units."""
 Values = dict[str, float | None]
 
 SLOW_FACTOR = 1.5
-"""Multiple of the median computing time from which on a trainer counts as slow."""
+"""A trainer counts as slow if its computing time is at least this multiple of the median."""
 MIN_TRAINERS = 3
 """Minimum number of trainers for which a median is meaningful."""
 

@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 
 def log_line(text: str) -> str:
-    """Returns a log line without colours, and without text that is overwritten after a carriage return.
+    """Returns a log line without colours and without text that a terminal would overwrite after a carriage return.
 
     Other control characters are replaced by escapes.
     """

@@ -1,6 +1,6 @@
 """Throughput of a run: the sum over its trainers, each of which measures its own.
 
-A trainer's throughput is the number of samples per second of its ranks' finished steps, as the mean of the last 10 s
+A trainer's throughput is the number of samples per second of its ranks' finished steps, averaged over the last 10 s
 (`torchyard_roles.training_metrics`). The window and the command line show no other throughput.
 """
 

@@ -35,7 +35,7 @@ class UserSettings(FrozenModel):
     zone: str | None = None
     """The time zone of times that the user enters, such as `Europe/Berlin`. None means this computer's time zone."""
     keep_after_failure: Annotated[Text, AfterValidator(_length)] = "30min"
-    """How long a failed run keeps the GPUs that were booked for it: a length such as `30min`, or `until_end`."""
+    """How long a failed run keeps its booked GPUs: a duration such as `30min`, or `until_end`."""
     notifications: Literal["all", "failures", "none"] = "all"
     """Which messages the window shows about runs that are not visible."""
 
@@ -64,7 +64,7 @@ def parse_user_settings(text: str, path: Path) -> UserSettings:
     Raises FileProblem for invalid YAML, and UsageError with all problems.
     """
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
-        return UserSettings()  # The file contains only comments and empty lines.
+        return UserSettings()  # The file contains nothing but comments and empty lines.
     document = parse_document(text, str(path))
     settings, found = validate(UserSettings, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Opens the window. Returns the exit status after the window has been closed, or that of a usage error."""
+    """Opens the window. Returns the exit status when the window has been closed or the arguments are wrong."""
     options = _options().parse_args(argv)
-    # Most objects that are created before the event loop starts are permanent, so garbage collection would only cost
-    # time.
+    # Most objects that exist before the event loop starts are permanent, so collecting garbage would only cost time.
     gc.disable()
 
     from torchyard_core.display import require_display
@@ -68,8 +67,8 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
 
     application = QApplication.instance()
     assert isinstance(application, QApplication)
-    # Names of days and months are in the language of the other texts, and decimals have a point as in the files. The
-    # constructor of QApplication has set both to the user's locale.
+    # Qt's constructor has set the user's locale. The names of days and months must be in the language of all other
+    # texts, and decimals must have a point, as in the files.
     QLocale.setDefault(QLocale.c())
     locale.setlocale(locale.LC_TIME, "C")
     settings = WindowSettings(home.path / "window.ini")
@@ -89,8 +88,8 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
 def _spare_sources() -> None:
     """Disables PySide6's scan of module sources.
 
-    PySide6 reads each imported module's source to find uses of its features (`from __feature__ import snake_case`).
-    The program uses none of them, and the scan costs 30 ms before the first paint.
+    PySide6 reads the source of each imported module to find whether it uses PySide6's features (`from __feature__
+    import snake_case`). This program does not, and the scan takes 30 ms before the first paint.
     """
     feature = sys.modules.get("shibokensupport.feature")
     if feature is not None:

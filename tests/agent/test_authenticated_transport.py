@@ -1,4 +1,4 @@
-"""Tests of the authenticated transport as a state machine, without sockets."""
+"""Tests of the authenticated transport, which is a state machine without sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 
 
 def shake_hands(caller: CallerHandshake, listener: ListenerHandshake) -> tuple[FrameCodec, FrameCodec]:
-    """Completes a handshake; returns the codecs of the caller and of the listener."""
+    """Completes a handshake; returns the caller's and the listener's codec."""
     answer = caller.receive(caller.to_send + listener.to_send)
     assert caller.receive(listener.receive(answer)) == b""
     assert caller.expects == listener.expects == 0

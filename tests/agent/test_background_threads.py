@@ -1,4 +1,4 @@
-"""Tests of blocking calls that run in threads, and whose callers may be cancelled."""
+"""Tests of blocking calls that run in threads and whose callers may be cancelled."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any)
         go_on = threading.Event()
         before = set(threading.enumerate())
         loop = asyncio.get_running_loop()
-        # Replace the event loop's exception handler, which in a keeper would end the run.
+        # In a keeper, the event loop's exception handler would end the run. Here, it records exceptions.
         loop.set_exception_handler(lambda _, context: errors.append(context))
         waiting = asyncio.create_task(in_a_thread(work, go_on))
-        await asyncio.sleep(0)  # The task has started after one iteration of the event loop.
+        await asyncio.sleep(0)  # The event loop needs one iteration to start the task.
         working = set(threading.enumerate()) - before
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -34,7 +34,7 @@ def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any)
         go_on.set()
         for thread in working:
             thread.join(10)
-        await asyncio.sleep(0.01)  # Let the event loop run the thread's callbacks.
+        await asyncio.sleep(0.01)  # The event loop runs the callbacks of the thread.
         return errors
 
     assert asyncio.run(cancelled()) == []

@@ -1,4 +1,4 @@
-"""Tests of the ordering of versions and of the record of a host's installed agent."""
+"""Tests of ordering versions, and of the file that records which agent is installed on a host."""
 
 from __future__ import annotations
 

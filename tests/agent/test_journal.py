@@ -1,4 +1,4 @@
-"""Tests of reading the journal while it grows, and of continuing after the last event that a client has received."""
+"""Tests of reading a journal that grows, and of continuing after the last event that a client has received."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ ALL = 1 << 30
 
 
 class Log:
-    """A log, its index, and the keeper's index writer."""
+    """A log with its index, and the keeper's writer of the index."""
 
     def __init__(self, folder: Path):
         self.path = folder / "worker-0.log"
@@ -25,7 +25,7 @@ class Log:
         self.writer = LogIndexWriter(str(folder))
 
     def write(self, data: bytes, at: float) -> None:
-        """Appends data with the given time, and updates the index."""
+        """Appends data as if it were written at the given time, and updates the index."""
         with self.path.open("ab") as file:
             file.write(data)
         os.utime(self.path, (at, at))
@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Log:
 def test_each_size_has_the_time_of_the_write_that_led_to_it(log: Log) -> None:
     log.write(b"one\n", 100.125)
     log.write(b"two\n", 200.25)
-    log.writer.update()  # The log has not changed since the last update.
+    log.writer.update()
     assert log.index.read_bytes() == b"               4        100.125\n               8        200.250\n"
     assert log.times() == [(4, 100.125), (8, 200.25)]
 
@@ -112,7 +112,7 @@ def test_an_index_is_bounded_and_its_newest_entries_stay(log: Log, monkeypatch: 
     found = log.times()
     assert found == sorted(found)
     assert found[-16:] == [(5 * number, 1000.0 + number) for number in range(985, 1001)]
-    # Entries near the beginning of the log are coarser, but they are not merged into a single entry.
+    # Entries near the beginning of the log are coarser, but must not be merged into a single one.
     assert found[0][0] <= 500
     assert [path.name for path in sorted(log.path.parent.iterdir())] == ["worker-0.log", "worker-0.log.times"]
 

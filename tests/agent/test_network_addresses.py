@@ -1,4 +1,6 @@
-"""Tests of a host's own addresses and of reserved ports, with real sockets, interfaces and torch's TCPStore."""
+"""Tests of determining a host's own addresses and of reserving ports, with real sockets, interfaces and torch's
+TCPStore.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ AGENT = Path(__file__).resolve().parents[2] / "agent"
 
 
 def free_range(size: int) -> tuple[int, int]:
-    """Returns a range of unused ports."""
+    """Returns a range of ports, none of which is in use."""
     for first in range(20000, 30000, 100):
         with contextlib.suppress(NoPortFree):
             hold_ports(size, (first, first + size - 1)).release()
@@ -30,7 +32,7 @@ def free_range(size: int) -> tuple[int, int]:
 
 
 def own_addresses() -> list[tuple[str, str]]:
-    """Returns pairs of an interface and an address of this host, as listed by `ip`."""
+    """Returns this host's addresses with their interfaces, as `ip` lists them."""
     try:
         output = subprocess.run(["ip", "-j", "address"], capture_output=True, text=True, check=True).stdout
     except FileNotFoundError:
@@ -97,7 +99,7 @@ def test_ports_come_from_the_range_until_it_is_used_up() -> None:
         hold_ports(2, (first, last))
     assert str(refused.value) == f"2 are needed of the ports {first}-{last}, but only 1 is free"
     assert refused.value.code == "no_port"
-    rest = hold_ports(1, (first, last))  # The refused reservation does not hold any port.
+    rest = hold_ports(1, (first, last))  # The refused reservation must not hold any port.
     with pytest.raises(NoPortFree, match=r"1 is needed .* but none is free"):
         hold_ports(1, (first, last))
     some.release()
@@ -173,7 +175,7 @@ def test_a_port_with_connections_in_time_wait_is_skipped() -> None:
     with socket.create_server(("127.0.0.1", first)) as server:
         caller = socket.create_connection(("127.0.0.1", first))
         accepted, _ = server.accept()
-        accepted.close()  # The end that closes the connection first keeps the port in TIME_WAIT.
+        accepted.close()  # The port stays in TIME_WAIT at the end that closes the connection first.
         assert caller.recv(1) == b""
         caller.close()
     held = hold_ports(1, (first, last))
@@ -200,7 +202,7 @@ def test_a_process_with_reuseaddr_listens_over_a_held_port(where: str) -> None:
     held = hold_ports(1, address=where)
     (port,) = held.ports
     try:
-        # The second iteration stands for a restart, in which a process listens on the same port again.
+        # The second iteration stands for a restarted process that listens on the same port again.
         for _ in range(2):
             with (
                 socket.create_server(("127.0.0.1", port)) as server,

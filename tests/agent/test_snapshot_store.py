@@ -1,4 +1,4 @@
-"""Tests of working folders in a host's snapshot store."""
+"""Tests of a host's snapshot store, and of the working folders that are created from it."""
 
 from __future__ import annotations
 

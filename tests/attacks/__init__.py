@@ -1,1 +1,1 @@
-"""Repetitions of attacks that were once successful, on real hosts and sockets; each attack must fail."""
+"""Tests that repeat attacks that once succeeded, on real hosts and sockets. Each attack must fail now."""

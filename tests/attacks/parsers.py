@@ -1,7 +1,7 @@
 """Fuzz tests of all parsers. Each parser has a hypothesis strategy that mutates samples and mixes types.
 
-The tested property: an input leads to a value or to the parser's declared errors, within LONGEST_S of CPU time and
-MOST_MB of memory, and a value is unchanged after it has been written and read again.
+For every input, a parser must return a value or raise one of its declared errors, within LONGEST_S of CPU time and
+MOST_MB of memory. A value that is written and read again must be unchanged.
 """
 
 from __future__ import annotations
@@ -56,8 +56,12 @@ from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, Each, 
 from torchyard_core.fleet.ssh_config import config_text, host_names
 from torchyard_core.interop.format_detection import detect_format
 from torchyard_core.interop.format_registry import READ, read_foreign
+from torchyard_core.interop.formats import vertex_study
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.history import History, fields_at_end
+from torchyard_core.problems import has_errors
+from torchyard_core.sweeps.search_file import dump_search, read_search, search_from_text
+from torchyard_core.sweeps.trial_table import read_table
 from torchyard_core.topology.document.clipboard import copy_replicas, read_copied
 from torchyard_core.topology.file import dump, read_topology, topology_from_text
 from torchyard_core.topology.overrides import apply_overrides
@@ -69,7 +73,7 @@ from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 
 LONGEST_S = 5.0
-"""Maximum CPU time in seconds for one input. On a loaded machine, the slowest input takes a quarter of this time."""
+"""Maximum CPU time in seconds for one input. On a busy machine, the slowest input takes a quarter of this time."""
 HUNG_S = 120
 MOST_MB = 256
 """Maximum increase of the process's peak memory by one input."""
@@ -81,7 +85,7 @@ ZONES = ("UTC", "Europe/Berlin", "Asia/Seoul", "America/St_Johns")
 class Parser:
     """A parser under test.
 
-    `read` parses an input. `again` writes the value and parses the result, which must give an equal value.
+    `read` parses an input. `again` writes the parsed value and parses the result, which must equal the value.
     """
 
     name: str
@@ -96,7 +100,9 @@ class Hung(BaseException):
 
 
 def violation(parser: Parser, given: Any) -> str:
-    """Returns a description of the property that an input violates, or an empty string if there is no violation."""
+    """Returns a description of how a parser violates the tested property for an input, or an empty string if it does
+    not.
+    """
     peak, began = _forget_peak(), time.process_time()
     try:
         with _alarm():
@@ -109,7 +115,7 @@ def violation(parser: Parser, given: Any) -> str:
         pass
     except Hung:
         return _violation_text(parser, given, f"takes more than {HUNG_S} s")
-    except Exception:  # Any other exception is a violation.
+    except Exception:
         return _violation_text(parser, given, "".join(traceback.format_exc().splitlines(keepends=True)[-6:]))
     if (took := time.process_time() - began) > LONGEST_S:
         return _violation_text(parser, given, f"takes {took:.1f} s of CPU time")
@@ -123,7 +129,7 @@ def _violation_text(parser: Parser, given: Any, what: str) -> str:
 
 
 def _forget_peak() -> float:
-    """Resets the process's peak memory to its current memory, and returns the current memory in MB."""
+    """Resets the process's recorded peak memory to the current memory, and returns the current memory in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak_mb()
 
@@ -147,7 +153,7 @@ def _alarm() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-# Hypothesis strategies for the inputs of any parser
+# Hypothesis strategies for the inputs of all parsers
 
 NUMBERS = st.sampled_from(
     [0, 1, -1, 2, 7, 255, 65536, 2**31, 2**63, 2**64, 10**30, -(2**63), 0.5, 1e300, float("inf"), float("nan"), -0.0]
@@ -184,7 +190,7 @@ DEEP = st.integers(900, 40_000).flatmap(lambda many: st.sampled_from(["[" * many
 
 @st.composite
 def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
-    """Returns a sample with up to five edits: some text removed, repeated or moved, or a word inserted."""
+    """Returns a sample with up to five edits, each of which removes, repeats or moves some text or inserts a word."""
     text = draw(st.sampled_from(list(samples)))
     for _ in range(draw(st.integers(0, 5))):
         start = draw(st.integers(0, len(text)))
@@ -208,13 +214,13 @@ def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
 
 
 def texts(samples: Sequence[str], words: Sequence[str]) -> st.SearchStrategy[str]:
-    """Generates edited samples in most cases, and otherwise words in any order or arbitrary text."""
+    """Generates text: in most cases edited samples, otherwise words in random order or arbitrary text."""
     mixed = st.lists(st.sampled_from([*words, " ", "\n"]) | WORDS, max_size=12).map("".join)
     return st.one_of(torn(samples, words), torn(samples, words), mixed, st.text(max_size=30))
 
 
 def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
-    """Generates text encoded as bytes, sometimes with invalid encoding."""
+    """Generates encoded text, some of it with invalid encoding."""
     encoded = text.map(lambda one: one.encode("utf-8", "surrogatepass"))
     return st.one_of(
         encoded, encoded, encoded, text.map(lambda one: one.encode("utf-16", "surrogatepass")), st.binary()
@@ -223,7 +229,7 @@ def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def altered(draw: st.DrawFn, samples: Sequence[Any]) -> Any:
-    """Returns a sample of plain data with up to three values replaced, or keys removed or inserted."""
+    """Returns a sample of plain data with up to three changes: replaced values, and removed or inserted keys."""
     data = copy.deepcopy(draw(st.sampled_from(list(samples))))
     for _ in range(draw(st.integers(0, 3))):
         places = list(_places(data))
@@ -254,7 +260,7 @@ def plain(samples: Sequence[Any]) -> st.SearchStrategy[Any]:
 
 
 def in_json(samples: Sequence[Any]) -> st.SearchStrategy[str]:
-    """Generates altered samples as JSON text; some texts are corrupted or nested too deeply."""
+    """Generates JSON texts of altered samples; some are corrupted or nested too deeply."""
     written = [json.dumps(one) for one in samples]
     return st.one_of(
         plain(samples).map(json.dumps), plain(samples).map(json.dumps), torn(written, list('{}[]",:')), DEEP
@@ -267,7 +273,7 @@ _folder: str | None = None
 
 
 def scratch(name: str) -> Path:
-    """Returns a file that is used only by this process."""
+    """Returns the path of a file that only this process uses."""
     global _folder
     if _folder is None:
         _folder = tempfile.mkdtemp(prefix="torchyard-parsers-")
@@ -276,7 +282,7 @@ def scratch(name: str) -> Path:
 
 
 def of_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
-    """Returns a parser that applies `read` to a file with the given content."""
+    """Returns a parser that writes the input to a file and applies `read` to the file."""
 
     def reads(content: bytes) -> Any:
         file = scratch(name)
@@ -298,6 +304,54 @@ def _checked(path: Path) -> Any:
     file = read_topology(path)
     file.check()
     return file.topology
+
+
+SEARCHES = [
+    "version: 1\nparameters:\n  lr: {distribution: log_uniform, low: 1e-4, high: 0.1}\n  b:\n"
+    "    distribution: categorical\n    values: [32, a, 0.5]\n  d: {distribution: int, low: 1, high: 9, step: 2}\n"
+    "objective: {metric: loss, goal: minimize}\nsampler: {kind: tpe, seed: 1}\npruner: {kind: median}\ntrials: 20\n",
+]
+STUDIES = [
+    "displayName: x\nmaxTrialCount: 20\nstudySpec:\n  metrics: [{metricId: a, goal: MINIMIZE}]\n  parameters:\n"
+    "  - {parameterId: lr, doubleValueSpec: {minValue: 0.1, maxValue: 1}, scaleType: UNIT_LOG_SCALE}\n"
+    '  - {parameterId: n, integerValueSpec: {minValue: "1", maxValue: "8"}}\n'
+    "  - {parameterId: b, discreteValueSpec: {values: [32, 64]}}\n  algorithm: RANDOM_SEARCH\n",
+]
+SEARCH_WORDS = [
+    *YAML_WORDS,
+    *(
+        "distribution: ",
+        "low: ",
+        "high: ",
+        "step: ",
+        "1e308",
+        "-1",
+        "0",
+        "grid",
+        "cma_es",
+        "true",
+        "trials: ",
+        "values: ",
+    ),
+]
+SWEEP = {
+    **{"run_id": "r", "name": "s", "state": "running", "metric": "loss", "goal": "minimize", "parameters": ["x"]},
+    **{"wanted": 9, "slots": [["a"]], "lost": [], "importances": {"x": 1.0}, "study": ""},
+    "trials": [
+        {"trial": "1", "state": "complete", "params": {"x": 0.1}, "value": 1.0, "run_id": "r.1", "hosts": ["a"]}
+        | {"cause": "", "started": "", "ended": "", "values": [[1, 2.0]]}
+    ],
+}
+
+
+def _search(path: Path) -> Any:
+    file = read_search(path)
+    problems = file.check()
+    return None if has_errors(problems) else file.search
+
+
+def _search_again(search: Any) -> Any:
+    return None if search is None else search_from_text(dump_search(search)).search
 
 
 def _topology_again(topology: Any) -> Any:
@@ -327,7 +381,7 @@ def _fleet(path: Path) -> Any:
 
 
 def _fleet_again(hosts: Any) -> Any:
-    """Adds a host to the fleet file and removes it. Returns the remaining hosts, which must equal `hosts`."""
+    """Adds a host to the fleet file and removes it again. Returns the remaining hosts, which must equal `hosts`."""
     path = scratch("fleet.yaml")
     if any(host.name == "one-more" for host in hosts):
         return hosts
@@ -375,7 +429,7 @@ def _facts(path: Path) -> Any:
 
 
 def kept_calendar(content: bytes) -> Any:
-    """Reads a local copy of a calendar whose only booking has the given content."""
+    """Reads a local copy of a calendar with one booking that has the given content."""
     path = scratch("calendar.sqlite3")
     path.unlink(missing_ok=True)
     copy = LocalCopy(path, "sqlite:///none")
@@ -524,7 +578,7 @@ def _calendar_file(given: tuple[bytes, str]) -> Any:
 
 
 def _calendar_again(drafts: Any) -> Any:
-    """Exports the events and imports them again; returns `drafts` if times and GPUs are unchanged."""
+    """Exports the events and imports them again. Returns `drafts` if times and GPUs are unchanged."""
     booked = [
         Booking(
             *(
@@ -623,7 +677,7 @@ def _message(line: bytes) -> Any:
 
 
 def _message_again(message: Any) -> Any:
-    # A message that contains NaN never equals another message.
+    # NaN does not equal itself, so messages with NaN are not compared.
     return json.loads(json.dumps(message)) if message == message else message
 
 
@@ -650,7 +704,9 @@ class _Said:
 
 
 def answer_of_link(messages: Sequence[Any], method: str) -> Any:
-    """Returns a link's answer to `method` if the host sends the given messages. Raises HostError or AgentRefused."""
+    """Returns the answer to a call of `method` over a link on which the host sends the given messages. Raises HostError
+    or AgentRefused if these are not a valid answer.
+    """
     lines = [one if isinstance(one, str) else json.dumps(one) for one in messages]
     link = DaemonClient("a host", _Said("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")))
     try:
@@ -688,7 +744,7 @@ JOURNAL = {
 
 
 def follow_journal(data: Any) -> Any:
-    """Follows a run whose host sends a journal message, and shows its events; returns None."""
+    """Follows a run whose host sends a journal message, and shows the run's events."""
     if find_mismatch(data, NOTIFICATIONS["state"]):
         return None
     host: Any = SimpleNamespace(host="gpu-a")
@@ -722,7 +778,7 @@ def _codec(*, is_caller: bool) -> authenticated_transport.FrameCodec:
 
 
 def _frame(given: tuple[bytes, int, bytes]) -> Any:
-    """Receives a frame of which one part is replaced; returns the codec's result."""
+    """Receives a frame after replacing a part of it with `junk`; returns the codec's result."""
     payload, at, junk = given
     sealed = _codec(is_caller=True).seal(payload)
     at %= len(sealed)
@@ -736,7 +792,7 @@ def _frame(given: tuple[bytes, int, bytes]) -> Any:
 
 
 def _link(payload: bytes) -> Any:
-    """Receives a header that a peer with the key sends on an exchange connection; returns the header."""
+    """Receives the header that an authenticated peer sends on an exchange connection; returns the header."""
     from torchyard_roles.exchange.tensor_connection import Connection
 
     near, far = socket.socketpair()
@@ -793,7 +849,7 @@ QUESTIONS = [
 
 
 class _Writer:
-    """The writing end of a stream that discards all data."""
+    """A stream writer that discards all data."""
 
     transport: Any
 
@@ -820,7 +876,7 @@ class _Writer:
 
 
 def _questions(said: Sequence[str]) -> Any:
-    """Sends a rank's frames to a keeper's join store; asserts that no task fails."""
+    """Sends a rank's messages to a keeper's join store; asserts that no task of the store fails."""
     wrong: list[Any] = []
     logging.getLogger("torchyard_agent.keeper.link.join_store").setLevel(logging.ERROR)
 
@@ -931,7 +987,7 @@ def _gpus_again(slots: Any) -> Any:
 
 
 def _small(text: str) -> None:
-    """Parses a text as port numbers and as a pin. The text may be invalid for either parser."""
+    """Parses a text as port numbers and as a pin. ValueError is allowed for both."""
     for read in (parse_ports, parse_pin):
         try:
             read(text)
@@ -952,7 +1008,7 @@ def _foreign(text: str) -> Any:
 def _copied_again(copied: Any) -> Any:
     """Copies each copied pool once more.
 
-    Returns `copied` if the second copies are equal, otherwise the first that differs.
+    Returns `copied` if every second copy equals the first copy, otherwise the first second copy that differs.
     """
     if sum(one.pool.replicas for one in copied) > 200:
         return copied
@@ -978,7 +1034,7 @@ def zoned(text: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 COPIED = copy_replicas(_base(), ["chief-0", "worker-0", "worker-1"])
 STORED = (ValueError, KeyError, TypeError)
-"""The errors that code catches when it reads a stored value."""
+"""The errors that callers catch when they read a stored value."""
 
 PARSERS = (
     Parser(
@@ -995,6 +1051,15 @@ PARSERS = (
         (TorchyardError,),
         _fleet_again,
     ),
+    Parser(
+        "search file",
+        as_bytes(texts(SEARCHES, SEARCH_WORDS)),
+        of_file("s.yaml", _search),
+        (FileProblem,),
+        _search_again,
+    ),
+    Parser("tuning job", texts(STUDIES, SEARCH_WORDS), lambda text: vertex_study.read(text).search, (FileProblem,)),
+    Parser("table of a sweep", in_json([SWEEP]), read_table, (ValueError,)),
     Parser("settings", as_bytes(texts(SETTINGS, YAML_WORDS)), of_file("settings.yaml", _settings), (UsageError,)),
     Parser(
         "ssh's configuration",

@@ -1,6 +1,6 @@
-"""Races between several client processes of one calendar, and the invariants that the processes might violate.
+"""Races between several processes that use one calendar, and checks of invariants that the processes might violate.
 
-Violations are found in the database's tables by independent SQL, without the calendar's code.
+The checks query the database's tables with their own SQL, without the calendar's code.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LIVE = "('booked', 'active')"
 QUOTA_H = 20.0
 
 Told = list[tuple[str, str]]
-"""Names of a client's attempts with their results: done, refused, busy, or failed with the error."""
+"""Each attempt of a client with its result: done, refused, busy, or failed with the error."""
 
 
 class Place:
-    """A calendar under test: the URL for clients, and access to its tables.
+    """A calendar under test: opens it for clients, and reads its tables.
 
-    If there is no `server`, it is an SQLite file.
+    The calendar is an SQLite file if there is no `server`.
     """
 
     def __init__(self, file: Path | None = None, server: Cluster | None = None, database: str = ""):
@@ -54,7 +54,7 @@ class Place:
         return open_store(url, person)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        """Returns the rows that a statement selects, bypassing the calendar's code and permissions."""
+        """Executes a statement without the calendar's code and permissions, and returns the selected rows."""
         if self._server is None:
             with closing(sqlite3.connect(str(self._file), timeout=60, isolation_level=None)) as connection:
                 return connection.execute(statement).fetchall()
@@ -67,34 +67,34 @@ class Place:
         return self._server is None
 
     def seconds(self, column: str) -> str:
-        """Returns SQL that converts a time column to seconds since 1970."""
+        """Returns an SQL expression that converts a time column to seconds since 1970."""
         return column if self.is_file else f"extract(epoch FROM {column})::bigint"
 
 
 @dataclass
 class Raced:
-    """The result of a race. `violations` contains descriptions."""
+    """The result of a race. `violations` contains a description of each violation."""
 
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """How often each result occurred, by attempt and result, such as `book done`."""
+    """How often each attempt had each result. A key consists of both, such as `book done`."""
 
 
 class Race:
-    """A kind of race. In each round, `prepare` runs first, then `act` in all clients at once, and finally `judge`."""
+    """One kind of race. In each round, `prepare` runs first, then `act` in all clients at once, and finally `judge`."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
-        """Sets the rules before the first round, and installs the triggers that the race needs."""
+        """Sets the rules of the calendar before the first round, and installs the triggers that this race needs."""
 
     def prepare(self, place: Place, admin: BookingStore, turn: int) -> Any:
-        """Returns the arguments that the clients receive in a round."""
+        """Prepares a round, and returns the argument that all clients receive in this round."""
 
     def act(self, store: BookingStore, number: int, chance: random.Random, given: Any) -> Iterator[tuple[str, Any]]:
-        """Yields the name and the call of each attempt of a client, in order."""
+        """Yields a name and a function for each attempt of a client, in order."""
         raise NotImplementedError
 
     def judge(self, place: Place, given: Any) -> list[str]:
-        """Returns the violations of invariants in the tables."""
+        """Returns the violations that are visible in the tables after a round."""
         raise NotImplementedError
 
 
@@ -160,12 +160,12 @@ def _end_of(call: Callable[[], object]) -> str:
         return "refused"
     except StoreUnavailable as away:
         return "busy" if "too busy" in away.message else f"failed: {away.message}"
-    except Exception as error:  # No other exception is allowed, so the result counts as a violation.
+    except Exception as error:  # No other exception is allowed, so it counts as a violation.
         return f"failed: {error!r}"
 
 
 def overlaps(place: Place) -> list[str]:
-    """Finds overlapping bookings of the same GPU, and incomplete bookings."""
+    """Returns descriptions of overlapping bookings of the same GPU, and of incomplete bookings."""
     begin, end = place.seconds("starts"), place.seconds("ends")
     bookings = {
         row[0]: row[1:] for row in place.sql(f"SELECT id, {begin}, {end}, state IN {LIVE} FROM bookings ORDER BY id")
@@ -234,7 +234,9 @@ class Clashes(Race):
 
 
 class Quotas(Race):
-    """Several clients of each user book and extend at the same time, and together would exceed the user's quota."""
+    """Several clients of each user book and extend at the same time. If all succeeded, they would exceed the user's
+    quota.
+    """
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None, quota_gpu_hours=QUOTA_H))
@@ -247,7 +249,7 @@ class Quotas(Race):
         mine: list[tuple[str, datetime]] = []
 
         def book() -> None:
-            start = given + HOUR * chance.randrange(-2, 160)  # Some bookings overlap the previous or the next week.
+            start = given + HOUR * chance.randrange(-2, 160)  # Some bookings overlap an adjacent week.
             gpus = tuple(chance.sample(GPUS, chance.randint(1, 3)))
             end = start + HOUR * chance.randint(1, 4)
             mine.append((store.book(Draft(f"of {number}", gpus, start, end, "UTC")).id, end))
@@ -265,7 +267,7 @@ class Quotas(Race):
         begin, end = place.seconds("b.starts"), place.seconds("b.ends")
         hours: dict[tuple[str, int], float] = defaultdict(float)
         week_s = 7 * 86400
-        first = int(given.timestamp())  # All weeks begin at the same offset in UTC.
+        first = int(given.timestamp())  # All weeks begin at the same UTC offset.
         for owner, starts, ends in place.sql(
             f"SELECT b.owner, {begin}, {end} FROM bookings b JOIN booking_gpus g ON g.booking_id = b.id "
             f"WHERE b.state IN {LIVE}"
@@ -282,7 +284,7 @@ class Quotas(Race):
 
 
 class IdleRelease(Race):
-    """Some clients release idle bookings; others report use of the bookings or start a run.
+    """Some clients release idle bookings while others report that the bookings are used, or start a run.
 
     Triggers record the order in which the rows of a booking and of its evidence were written.
     """
@@ -359,7 +361,7 @@ class IdleRelease(Race):
 
 
 class Waitlist(Race):
-    """A GPU with three waiting requests becomes free while all clients try to book it."""
+    """A GPU for which three requests are waiting becomes free while all clients try to book it."""
 
     def begin(self, place: Place, admin: BookingStore) -> None:
         admin.set_rules(Rules(furthest_days=None))

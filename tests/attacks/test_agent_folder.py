@@ -15,7 +15,7 @@ pytestmark = pytest.mark.lab
 
 
 def accessible_to_others(folder: Path) -> list[str]:
-    """Returns the paths in the folder that other users may access, with the modes of the files. Links are ignored."""
+    """Returns the paths in the folder that other users may access, with their modes. Links are ignored."""
     found = [folder, *folder.rglob("*")]
     return [
         f"{path} {stat.filemode(path.lstat().st_mode)}"
@@ -68,7 +68,7 @@ def test_planted_sources_of_the_right_size_do_not_run(desktop: Desktop, lab3: La
     victim = place / "torchyard_agent" / "__init__.py"
     source = victim.read_text()
     planted = "raise SystemExit(9) # "
-    victim.unlink()  # Remove the file instead of changing its content, which is shared with other tests.
+    victim.unlink()  # Removed and not overwritten, because other tests share its content.
     victim.write_text(planted + source[len(planted) :])
     (place / "zlib.so").write_text("")
 

@@ -1,4 +1,6 @@
-"""Tests of ways to use GPUs that others have booked without being noticed by enforcement. Each once succeeded."""
+"""Tests of ways to use GPUs that others have booked without being noticed by enforcement. Each of these ways once
+worked.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,13 @@ def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path
 
 @pytest.fixture
 def root(site: Site) -> Team:
-    """An admin's desktop whose agent runs as root; Lee has booked the GPU."""
+    """Returns the team of an admin whose agent runs as root, on a host whose GPU Lee has booked."""
     site.booked_by("lee")
     return site.team("root")
 
 
 def shell(site: Site, user: str, script: str, *under: str) -> int:
-    """Returns the PID of the program that the user's shell executes."""
+    """Runs a script in a user's shell; returns the PID that the script prints."""
     process = site.host.start([*under, "sh", "-c", script], user)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -57,7 +59,7 @@ def shell(site: Site, user: str, script: str, *under: str) -> int:
 
 
 def reported(team: Team, pid: int) -> dict[str, Any]:
-    """Returns the audit entry of a process, once the process has been reported."""
+    """Waits until the process has been reported; returns its audit entry."""
 
     def found() -> list[dict[str, Any]]:
         acts = team.call("gpu-a", "audit.read")
@@ -69,10 +71,10 @@ def reported(team: Team, pid: int) -> dict[str, Any]:
 
 
 def wait_for_checks(root: Team) -> None:
-    """Waits until the agent has checked the GPUs a few more times."""
+    """Waits while the agent checks the GPUs a few more times."""
     for _ in range(3):
         root.call("gpu-a", "bookings.status")
-        time.sleep(0.2)  # The agent must take no action during this time.
+        time.sleep(0.2)
 
 
 def test_a_process_that_names_itself_xorg_is_ended(site: Site, root: Team) -> None:
@@ -102,7 +104,7 @@ def test_a_job_that_restarts_all_the_time_gets_one_grace(site: Site, root: Team)
     while time.monotonic() - began < 60 and ended is None:
         process, pid = site.run("ann")
         site.on_gpu(pid)
-        time.sleep(0.7)  # The test kills each process before the grace period ends.
+        time.sleep(0.7)  # Less than the grace period.
         ended = process.poll()
         process.kill()
 
@@ -196,7 +198,7 @@ def test_a_process_under_sudo_is_reported_with_its_caller(site: Site, root: Team
 
 
 def test_a_process_outside_its_session_is_reported_with_its_login(site: Site, root: Team) -> None:
-    # pam_loginuid sets the login user in the same way.
+    # The PAM module pam_loginuid sets the login user in the same way.
     login = f"echo {site.uid('ann')} >/proc/self/loginuid; {SAYS_IT_SLEEPS} sleep 600"
     pid = shell(site, "root", login, "setsid", "--wait")
     site.on_gpu(pid)
@@ -242,7 +244,7 @@ def test_enforcement_resumes_after_a_time_without_a_desktop(site: Site, root: Te
     wait_until(lambda: site.acts(root, pid) == ["observed", "warned"])
     old = {**site.store.snapshot(), "fresh_s": 0}
     root.fleet.link("gpu-a").call("bookings.snapshot", {"snapshot": old, "host": "gpu-a", "by": "kim@laptop"})
-    time.sleep(1.5)  # Wait longer than the grace period.
+    time.sleep(1.5)  # This time is longer than the grace period.
     _, another = site.run("ann")
     site.on_gpu(pid, another)
     wait_until(lambda: site.acts(root, another) == ["observed"])

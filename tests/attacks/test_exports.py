@@ -1,4 +1,4 @@
-"""Tests that other users' topology files do not export a folder or credentials without confirmation."""
+"""Tests that topology files of other users export neither folders nor credentials unless the user confirms it."""
 
 from __future__ import annotations
 

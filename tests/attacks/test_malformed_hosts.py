@@ -1,4 +1,4 @@
-"""Tests that malformed answers of a daemon promptly cause an error for that host alone, without a traceback."""
+"""Tests that a malformed answer of a daemon promptly causes an error for this host alone, without a traceback."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ SAMPLE = {"time": 1.0, "host": HOST, "gpus": [GPU], "replicas": {}}
 
 
 def daemon(folder: Path, **answers: Any) -> Path:
-    """Returns a script that a local host runs as its Python. The script answers like an agent, by default with null."""
+    """Returns a script that a local host runs as its Python. The script answers requests like a daemon, by default with
+    null.
+    """
     said = {"hello": {"result": HELLO}, **answers}
     script = folder / f"daemon-{len(list(folder.iterdir()))}"
     script.write_text(DAEMON.format(python=sys.executable, answers=json.dumps(said)))
@@ -92,7 +94,7 @@ def test_every_malformed_host_is_an_error_of_its_own(tmp_path: Path, request: py
         done = desktop.torchyard(*command, timeout=100)
         assert "Traceback" not in done.stderr + done.stdout, done.stderr
         assert "fault in Torchyard" not in done.stderr + done.stdout, done.stderr
-    assert time.monotonic() - began < 50  # No call has timed out; a timeout would take 60 s.
+    assert time.monotonic() - began < 50  # No call has timed out, because a timeout takes 60 s.
 
     found = {one["name"].removeprefix("h-"): one for one in json.loads(done.stdout)}
     assert found["good"]["error"] is None

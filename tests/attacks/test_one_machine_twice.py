@@ -1,4 +1,4 @@
-"""Tests of a fleet that contains one machine under two names."""
+"""Tests of a fleet file that lists one machine under two names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ pytestmark = pytest.mark.lab
 def test_a_run_on_two_names_of_one_machine_is_refused_and_other_commands_work(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
-    """The launch fails with a message, not with an IndexError."""
     fleet = yaml.safe_load(desktop.fleet_file.read_text())
     first = fleet["hosts"][0]
     desktop.fleet_file.write_text(yaml.safe_dump({**fleet, "hosts": [first, {**first, "name": "again"}]}))

@@ -1,4 +1,4 @@
-"""Tests that no input to a parser leads to a fault, a long delay or high memory use: a fixed sample of `make bench`."""
+"""Tests that no input makes a parser fail unexpectedly, take long or use much memory: a sample of `make bench`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
 
 
 def test_the_check_detects_violations() -> None:
-    """If violations were not detected, every parser would pass the other tests."""
+    """Makes sure that the other tests can fail: a parser with a violation does not pass."""
     from hypothesis import strategies as st
 
     def wrong(given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tests that torch's store, which has no authentication, is reachable only on the run's network."""
+"""Tests that torch's TCPStore, which has no authentication, is reachable only on the run's network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ dist.destroy_process_group()
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """The agent's archive, unpacked as on a host."""
+    """Returns a folder that contains the unpacked agent, as on a host."""
     folder = tmp_path / "archive"
     for path, text in json.loads(zlib.decompress(build_archive().data)).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,10 @@ def archive(tmp_path: Path) -> Path:
 
 
 def trained(archive: Path, address: str) -> list[str]:
-    """Returns the addresses on which the store listens for a single rank with this MASTER_ADDR.
+    """Trains with a single rank and the given MASTER_ADDR; returns the addresses on which the rank's store listens.
 
     The script creates a second process group afterwards. With several ranks, such a script can reach the store of the
-    first group on the same port, as without Torchyard.
+    first group on the same port, as it can without Torchyard.
     """
     contract = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
     environment = {**os.environ, **contract, "PYTHONPATH": str(archive), "TORCHYARD_REPLICA": "worker-0"}
@@ -84,7 +84,7 @@ def test_a_name_as_address_leaves_the_choice_to_torch(archive: Path) -> None:
 
 
 def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
-    # Behind NAT, the address does not belong to any interface of this host.
+    # The address belongs to no interface of this machine, as behind NAT.
     assert tcp_store_binding.listener_at("192.0.2.7", free_port()) is None
 
 
@@ -93,8 +93,8 @@ def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
 def test_the_store_of_an_unmodified_script_is_on_the_data_address_alone(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
-    """The test restarts the run once, because the port has then been used before."""
-    # With this interpreter, the script imports torch, instead of being forked from a process that has imported it.
+    """The run restarts once, to test a port that has been used before."""
+    # With this interpreter, ranks import torch themselves, and are not forked from a process that has imported it.
     desktop.use(lab3, python=sys.executable)
     file = topology(
         tmp_path / "program",

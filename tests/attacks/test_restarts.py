@@ -1,4 +1,6 @@
-"""Tests of a compromised host that reports false runs: `runs restart` uses the desktop's record and leaks no secret."""
+"""Tests of a compromised host that reports false runs: `runs restart` relies on the desktop's own record and sends no
+secret.
+"""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ def test_silent_clients_neither_stop_a_server_nor_block_other_clients(
         wait_until(lambda: sum(map(was_ended, silent)) >= 40)
         assert sum(map(was_ended, silent)) == 40
 
-        # accept() fails if no descriptor is free. The server may close descriptors late, so the test uses up all free
-        # descriptors before each attempt.
+        # accept() fails only if no descriptor is free. The server may close descriptors late, so the test uses up all
+        # free descriptors before each attempt.
         more = [stack.enter_context(socket.socket()) for _ in range(20)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(one.fileno() for one in more) + 1, hard))

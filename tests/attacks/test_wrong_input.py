@@ -42,7 +42,7 @@ from torchyard_roles.exchange.parameter_layout import Layout
 
 DEEP = "[" * 40_000
 ENDLESS = "1e999"
-"""JSON of a number that json.loads reads as infinity."""
+"""A number in JSON that json.loads reads as infinity."""
 
 
 def test_headers_of_the_exchange() -> None:
@@ -115,7 +115,7 @@ def test_questions_at_the_join_store() -> None:
     get = {"id": 4, "done": 1, "op": "get", "key": "a", "wait_s": 0}
     _questions([json.dumps({"id": 1, "done": 0, "op": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
     _questions([json.dumps({**get, "id": 0}).replace('"id": 0', f'"id": {ENDLESS}')])
-    # Both requests have the same ID. The timer of the first one must not fail when the second one arrives.
+    # Both requests have the same ID. The timer of the first request must not fail when the second one arrives.
     _questions([json.dumps(get)] * 2)
     _questions(["{"])
 
@@ -150,7 +150,7 @@ def test_a_time_before_all_years_is_no_time() -> None:
 
 @pytest.mark.parametrize("answer", [1, [], {"idle": 1}, {"uses": [1]}])
 def test_malformed_evidence_is_an_error_of_its_host(answer: Any) -> None:
-    """The error must not end the thread in which a desktop exchanges the calendar with all hosts."""
+    """Such an error must not end the thread that synchronizes the calendar with all hosts."""
     with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
         answer_of_link([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
 

@@ -1,4 +1,4 @@
-"""Topologies and hosts that several planning tests use."""
+"""Topologies and hosts for several planning tests."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ program:
   host_wait_s: 600
 layout: {nodes: {chief-0: [10, 20.5]}, notes: ["1e3", yes]}
 """
-"""A topology file with many keys of each block, and a layout."""
+"""A topology file with most keys of each block, and with a layout."""
 
 
 def topology(
     *pools: str, strategy: str = "{kind: all_reduce}", program: str = "{script: train.py}", pins: str = "{}"
 ) -> Topology:
-    """Returns a topology with the given pools, each of which is written in YAML's flow style."""
+    """Returns a topology with the given pools, which are written in YAML's flow style."""
     lines = "".join(f"  - {pool}\n" for pool in pools)
     text = f"version: 1\nname: example\nstrategy: {strategy}\npools:\n{lines}pins: {pins}\nprogram: {program}\n"
     read = topology_from_text(text)
@@ -79,7 +79,7 @@ def host(
     labels: Mapping[str, str] | None = None,
     address: str | None = None,
 ) -> HostFacts:
-    """Returns a host that has been checked. GPU i of host h has the UUID `GPU-h-i`."""
+    """Returns a host that has been checked. Its GPUs have UUIDs such as `GPU-b-0` for GPU 0 of host b."""
     return HostFacts(
         name=name,
         address=address or f"{name}.example",

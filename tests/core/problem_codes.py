@@ -1,4 +1,4 @@
-"""The codes of problems, extracted from the source."""
+"""Finds the codes of all problems in the source code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torchyard_core
 
 
 def problem_codes() -> set[str]:
-    """Returns the code of every problem that a check, a parser or the planner can find."""
+    """Returns the codes of all problems that a check, a parser or the planner can report."""
     root = Path(next(iter(torchyard_core.__path__)))
     codes: set[str] = set()
     for path in (

@@ -1,4 +1,6 @@
-"""Tests that the docs cover commands, options, keys with their defaults, and methods, and have no broken links."""
+"""Tests that the documentation describes all commands, options, keys with their defaults, and methods, and has no
+broken links.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,19 @@ from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.placeholders import NAMES
 from torchyard_core.cli.root_command import app
+from torchyard_core.fleet import cluster
 from torchyard_core.fleet.inventory import FleetModel, Host, read_fleet
+from torchyard_core.sweeps.model import (
+    Distribution,
+    Objective,
+    Parameter,
+    Pruner,
+    PrunerKind,
+    Sampler,
+    SamplerKind,
+    Search,
+)
+from torchyard_core.sweeps.search_file import search_from_text
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Pool, Program, Strategy, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import fastest_reduction
@@ -48,7 +62,9 @@ def text_of(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """Returns the text from the heading that begins with `heading` to the next heading of its level or higher."""
+    """Returns the text between the heading that begins with `heading` and the next heading of the same or a higher
+    level.
+    """
     level = len(heading) - len(heading.lstrip("#"))
     found = re.search(rf"^{re.escape(heading)}\b.*?(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"there is no section {heading}"
@@ -75,7 +91,7 @@ COMMANDS = dict(commands(GROUP))
 
 
 def options(command: Any) -> set[str]:
-    """Returns the spellings of a command's options, except for options that every command has."""
+    """Returns the options of a command in all spellings, except for those that every command has."""
     spellings = {spelling for parameter in command.params for spelling in parameter.opts if spelling[0] == "-"}
     return spellings - {"--json", "-h", "--help"}
 
@@ -102,7 +118,7 @@ def test_the_options_before_the_command_are_described() -> None:
 
 
 def rows(text: str) -> dict[str, str]:
-    """Returns the defaults listed in a table of keys, by key."""
+    """Returns the default of each key in a table of keys."""
     return dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", text, re.MULTILINE))
 
 
@@ -113,6 +129,8 @@ BLOCKS = [
     ("topology-file.md", "## program", Program),
     ("fleet-file.md", "## At the top", FleetModel),
     ("fleet-file.md", "## hosts", Host),
+    ("fleet-file.md", "## clusters", cluster.Cluster),
+    ("fleet-file.md", "## login", cluster.Login),
     ("settings.md", "## Keys", UserSettings),
 ]
 
@@ -120,7 +138,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("page", "heading", "model"), BLOCKS)
 def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading: str, model: type[BaseModel]) -> None:
     described = rows(section(text_of(page), heading))
-    # A setting of one strategy may be described on the page of that strategy instead.
+    # A setting of a single strategy may be described on the page of the strategy instead.
     own = {setting.key for spec in all_specs() for setting in spec.own_settings} if model is Strategy else set()
     assert set(described) <= set(model.model_fields) <= {*described, *own}
     for key in described:
@@ -132,7 +150,7 @@ def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading:
 
 
 def default_shown(value: Any) -> str | None:
-    """Returns a default as the tables write it, or None if the tables may describe it in any words."""
+    """Returns a default as the tables show it, or None if a table may describe it freely."""
     assert value is not PydanticUndefined
     if value is None or isinstance(value, BaseModel) or value in ((), {}):
         return None
@@ -152,7 +170,22 @@ def test_each_problem_and_placeholder_is_named() -> None:
 WHOLE = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"), "yaml") if "version:" in block]
 
 
-@pytest.mark.parametrize("text", [block for block in WHOLE if "hosts:\n" not in block])
+def test_the_example_search_and_its_topology_fit() -> None:
+    program, search = blocks(text_of("search-file.md"), "yaml")
+    topology = topology_from_text(f"version: 1\nname: x\npools: [{{name: w, role: worker, replicas: 1}}]\n{program}")
+    assert topology.topology is not None
+    assert search_from_text(search).check(topology.topology) == ()
+
+
+def test_each_key_of_a_search_file_is_described() -> None:
+    text = text_of("search-file.md")
+    for model in (Search, Parameter, Objective, Sampler, Pruner):
+        assert not {key for key in model.model_fields if key not in text}, model
+    for words in (Distribution, SamplerKind, PrunerKind):
+        assert not {word for word in words if f"`{word}`" not in text}, words
+
+
+@pytest.mark.parametrize("text", [block for block in WHOLE if "hosts:\n" not in block and "objective:" not in block])
 def test_example_topologies_are_right(text: str) -> None:
     read = topology_from_text(text, "example.yaml")
     assert [problem.printed("example.yaml") for problem in read.check() if problem.severity == "error"] == []
@@ -169,6 +202,7 @@ def test_the_example_fleet_is_right(tmp_path: Path) -> None:
     read = read_fleet(file)
     assert read.problems == ()
     assert [host.name for host in read.hosts] == ["this-computer", "gpu-a", "gpu-b", "gpu-c"]
+    assert [one.name for one in read.clusters] == ["hpc"]
 
 
 # Tests of the protocol, and of the calls available to scripts
@@ -275,7 +309,7 @@ def test_relative_links_lead_to_what_is_there(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Returns the headings of a page in the form that links use."""
+    """Returns the headings of a page as links refer to them."""
     headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

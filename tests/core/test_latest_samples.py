@@ -1,4 +1,4 @@
-"""Tests of the latest sample of each host, and of the replicas' values in it."""
+"""Tests of the latest sample of each host, and of the values of replicas in it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_replica_of_several_gpus_has_their_mean_use_and_their_memory_in_all() 
         "reports": {"r1/worker-0": {"step": 7, "loss": 0.5}},
     }
     found = replica_values(sample, "r1", {"worker-0": ["A", "B"], "worker-1": ["C"]})
-    assert list(found) == ["worker-0"]  # worker-1 is not on this host.
+    assert list(found) == ["worker-0"]  # worker-1 runs on another host.
     values = found["worker-0"]
     assert values["gpu"] == 90
     assert values["gpu_memory_mb"] == 2000
@@ -65,6 +65,6 @@ def test_who_computes_far_longer_than_the_median_is_slow() -> None:
     steps = {f"worker-{index}": 0.5 for index in range(8)}
     assert slow_replicas(steps) == {}
     assert slow_replicas({**steps, "worker-3": 0.9}) == {"worker-3": 1.8}
-    # Two replicas are too few to tell which duration is normal.
+    # Two replicas are too few to say which duration is usual.
     assert slow_replicas({"worker-0": 0.1, "worker-1": 1.0}) == {}
     assert slow_replicas({**steps, "worker-9": None}) == {}

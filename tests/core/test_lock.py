@@ -1,4 +1,4 @@
-"""Tests that `requirements.lock` has every dependency with its version and hashes, and contains nothing outdated."""
+"""Tests that `requirements.lock` contains every dependency with its version and hashes, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENTRY = re.compile(
 
 
 def locked() -> dict[str, str]:
-    """Returns the locked versions by name."""
+    """Returns the locked version of each package."""
     text = (REPOSITORY / "requirements.lock").read_text()
     entries = _ENTRY.findall(text)
     assert len(entries) == len(re.findall(r"(?m)^[a-z]", text)), "an entry without hashes"

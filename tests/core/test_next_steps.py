@@ -1,4 +1,4 @@
-"""Tests that each next step gives a command line that can be parsed, and that no hint contains a command as text."""
+"""Tests that each next step yields a command line that can be parsed, and that no hint contains a command as text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torchyard_core.errors import TorchyardError, agent_advice, agent_problem
 from torchyard_core.next_steps import NextStep
 
 KINDS = NextStep.__subclasses__()
-"""All kinds of next steps; a test of the window uses them, too."""
+"""All kinds of next steps. A test of the window uses this list, too."""
 
 
 def example(kind: type[NextStep]) -> NextStep:
-    """Returns a step in which each field has a value."""
+    """Returns a next step of this kind in which each field has a value."""
     values: dict[str, Any] = {one.name: ("x",) if "tuple" in str(one.type) else "x" for one in fields(kind)}
     given: dict[type[NextStep], dict[str, Any]] = {
         steps.SendSecrets: {"options": ("--secret", "x")},
@@ -32,6 +32,8 @@ def example(kind: type[NextStep]) -> NextStep:
         steps.SetUpTeam: {"options": ("--member", "x")},
         steps.ListBookings: {"option": "--mine"},
         steps.BookGpus: {"gpus": "gpu-a:0-1,gpu-b:2", "length": "8h"},
+        steps.LaunchAt: {"verb": "sweep", "arguments": ("a.yaml", "b.yaml")},
+        steps.LaunchWithBooking: {"verb": "sweep", "arguments": ("a.yaml", "b.yaml")},
         steps.JoinWaitlist: {"count": "4"},
     }
     return kind(**values | given.get(kind, {}))
@@ -82,7 +84,7 @@ def test_an_agents_error_gets_its_step_by_its_code() -> None:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Yields the string literals in a syntax tree, except for docstrings."""
+    """Yields the string literals of a syntax tree, except for docstrings."""
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:

@@ -1,4 +1,4 @@
-"""Tests that samples are returned in order and without copies, for any number of samples."""
+"""Tests that a time series returns its samples in order and without copying them, however many there are."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_many_replicas_keep_less_each() -> None:
 
 def test_fields_of_a_scripts_own_come_later_and_are_no_measured_ones() -> None:
     ring = TimeSeries(100, ["gpu"])
-    for second in range(70):  # 70 samples do not fit into the first block of memory.
+    for second in range(70):  # The first block of memory is too small for 70 samples.
         ring.append(float(second), {"gpu": 90.0})
     assert np.isnan(ring.values("own.gpu")).all()
     assert len(ring.values("own.gpu")) == 70

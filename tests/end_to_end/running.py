@@ -1,4 +1,4 @@
-"""Runs the `torchyard` command and reads the events of its runs."""
+"""Runs the `torchyard` command and reads the events of the runs that it launches."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Outcome:
 
     @property
     def error(self) -> dict[str, str]:
-        """Returns the error that was printed by a failed command."""
+        """Returns the error that a failed command has printed."""
         found: dict[str, str] = self.events[-1]["error"]
         return found
 
 
 def run(desktop: Desktop, file: Path, *options: str, env: dict[str, str] | None = None) -> Outcome:
-    """Launches `file` and follows the run to its end."""
+    """Runs `torchyard run --json` for `file` until the run has ended."""
     done = desktop.torchyard("run", file, "--json", *options, timeout=170, env=env)
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
@@ -75,7 +75,9 @@ def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
 
 
 def topology(folder: Path, text: str, **scripts: str) -> Path:
-    """Writes a topology file and scripts into `folder`; a keyword such as `train_py` stands for the file train.py."""
+    """Writes a topology file and scripts into `folder`. A keyword argument such as `train_py` gives the content of
+    train.py.
+    """
     folder.mkdir(exist_ok=True)
     for name, script in scripts.items():
         (folder / name.replace("_", ".")).write_text(textwrap.dedent(script))
@@ -85,12 +87,12 @@ def topology(folder: Path, text: str, **scripts: str) -> Path:
 
 
 def nothing_but(*variables: str) -> str:
-    """Returns a setup line that removes all environment variables of the program except for the given ones."""
+    """Returns a setup line that removes all variables from the program's environment except for the given ones."""
     return f"unset $(compgen -e | grep -vxE '{'|'.join(variables)}')"
 
 
 def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:
-    """Reads the events of a `run --json` command until one has the given kind and values; returns this event."""
+    """Reads the events of a `run --json` command until an event has the given kind and values; returns this event."""
     for event in events_of(process):
         if event.get("event") == kind and all(event.get(name) == value for name, value in wanted.items()):
             return event
@@ -104,9 +106,9 @@ def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:
 
 
 def only(look: Callable[[], Sequence[Found]]) -> Found:
-    """Returns the only item of `look()`, as soon as there is exactly one.
+    """Waits until `look()` returns exactly one item; returns this item.
 
-    A forked process has its parent's command line until it executes its program, so both processes match for a moment.
+    Until a forked process executes its program, it has its parent's command line, so both processes match for a moment.
     """
     found: list[Found] = []
 

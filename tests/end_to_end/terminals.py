@@ -18,11 +18,11 @@ from pathlib import Path
 from tests.lab import Desktop
 
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*(?:[a-zA-Z]|\Z)|\Z)")
-"""Matches escape sequences, of which the last one may be incomplete."""
+"""Matches escape sequences, and an incomplete escape sequence at the end of the text."""
 
 
 class Terminal:
-    """A pseudo-terminal on which a command runs, and the output so far."""
+    """A pseudo-terminal on which a command runs, with the command's output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int):
         self.process = process
@@ -32,7 +32,7 @@ class Terminal:
 
     @property
     def everything(self) -> str:
-        """The output, including escape sequences."""
+        """The output so far, including escape sequences."""
         return self._text
 
     @property
@@ -43,7 +43,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def read_until(self, words: str, after: int = 0, within_s: float = 60.0) -> int:
-        """Waits for `words` in the output after position `after`; returns the position after the words."""
+        """Waits until the output after position `after` contains `words`; returns the position after them."""
         deadline = time.monotonic() + within_s
         while (found := self.shown.find(words, after)) < 0:
             assert time.monotonic() < deadline, f"waited for {words!r} in vain; shown:\n{self.shown}"
@@ -51,7 +51,7 @@ class Terminal:
         return found + len(words)
 
     def read_to_the_end(self, within_s: float = 60.0) -> int:
-        """Waits for the command's end; returns its exit code."""
+        """Reads the output until the command has ended; returns the command's exit code."""
         deadline = time.monotonic() + within_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown
@@ -61,12 +61,12 @@ class Terminal:
         return self.process.returncode
 
     def _read(self, timeout_s: float) -> bool:
-        """Reads the available output; returns whether there was any."""
+        """Reads the available output; returns whether there was any output."""
         if not select.select([self._master], [], [], timeout_s)[0]:
             return False
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # The other end is closed.
+        except OSError:  # This error means that the other end of the pseudo-terminal is closed.
             return False
         self._text += self._decoder.decode(data)
         return True

@@ -1,4 +1,6 @@
-"""Tests of cancelled launches, killed keepers, repeated Ctrl-C, closed pipes, and invalid or unusual data."""
+"""Tests of misuse and faults: cancelled launches, killed keepers, repeated Ctrl-C, closed pipes, and invalid or unusual
+data.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def on_three_hosts(folder: Path, script: str, program: str = "", replicas: int =
 
 
 def run_script(host: LabHost, script: str, run_id: str = "") -> Any:
-    """Runs, on a host, a script that connects to the daemon or to a run's keeper; returns its JSON output."""
+    """Runs a script on a host that connects to the daemon or to a run's keeper; returns the script's JSON output."""
     said = host.exec([sys.executable, "-c", TALK.format(agent=str(REPOSITORY / "agent"), run_id=run_id) + script])
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -141,15 +143,15 @@ def test_a_killed_keeper_ends_all_of_its_host(desktop: Desktop, lab3: Lab, tmp_p
     started(following, state="running")
     wait_until(lambda: all("up" in log_of(desktop, run_id, f"worker-{number}") for number in range(2)))
 
-    # The kills are concurrent, because otherwise the primary could detect the loss of its member before the primary
-    # itself is killed.
+    # Both keepers are killed at once, because otherwise the primary could detect the loss of the member before the
+    # primary itself is killed.
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(kill_keepers, [lab3["gpu-b"], lab3["gpu-a"]]))
     output, errors = following.communicate(timeout=60)
 
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "keeper_died"
-    # gpu-b has not received any request since its keeper was killed.
+    # gpu-b must end its processes although it has received no request since its keeper was killed.
     wait_until(lambda: not programs_on(lab3))
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "failed"
@@ -206,7 +208,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
 
     for process in stopping:
         output, errors = process.communicate(timeout=60)
-        # A request fails if it arrives after the run has ended.
+        # The second request fails if it arrives after the run has ended.
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
     assert any(process.returncode == 0 for process in stopping)
@@ -239,7 +241,7 @@ def test_a_closed_pipe_ends_the_command_and_not_the_run(desktop: Desktop, lab3: 
     assert following.stderr is not None
     assert following.stdout.readline() == "worker-0 | 0\n"
 
-    following.stdout.close()  # Close the pipe, as `head -1` would after reading a line.
+    following.stdout.close()  # The pipe is closed as `head -1` would close it after reading one line.
 
     assert following.wait(30) == 1
     said = following.stderr.read()

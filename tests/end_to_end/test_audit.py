@@ -1,4 +1,6 @@
-"""Tests that actions are attributed to users and desktops: in a run's journal, `runs show` and the host's audit log."""
+"""Tests that actions are attributed to users and desktops in a run's journal, in `runs show` and in the host's audit
+log.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
     assert desktop.torchyard("deploy", "gpu-a", env=KIM).returncode == 0
 
     with linked(desktop, "gpu-a") as link:
-        # The daemon does not record this call.
+        # The audit log contains no entry for this call.
         link.call("host.facts")
         acts = link.call("audit.read", {"last": 50})
         assert acts == audit_of(host)
@@ -86,14 +88,14 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
         link.call("retire", {"by": "kim@laptop"})
     wait_until(lambda: attributions(audit_of(host))[-1] == ("retire", "kim", "laptop"))
 
-    # The entries of all hosts are in one table, in chronological order.
+    # The entries of all hosts are printed in one table, in chronological order.
     assert desktop.torchyard("deploy", "gpu-b", env=LEE).returncode == 0
     shown = desktop.torchyard("hosts", "audit", "gpu-b", "gpu-a", "--last", "3", env=LEE)
     assert shown.returncode == 0, shown
     assert [re.split("  +", line)[1:] for line in shown.stdout.splitlines()[1:]] == [
         ["gpu-a", "agent retired", "kim@laptop", "-"],
         ["gpu-b", "agent installed", f"lee@{HERE}", __version__],
-        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # The command `hosts audit` had to start the agent.
+        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # `hosts audit` had to start the agent.
     ]
     lab3["gpu-a"].stop_sshd()
     silent = desktop.torchyard("hosts", "audit", "gpu-a", "gpu-b", "--json")
@@ -108,7 +110,7 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
     nothing = desktop.torchyard("hosts", "audit", "gpu-a")
     assert (nothing.returncode, nothing.stdout.count("\n")) == (0, 1), nothing
     assert "agent on gpu-a" in nothing.stderr
-    assert audit_of(host) == []  # `hosts audit` has not installed anything on the host.
+    assert audit_of(host) == []  # `hosts audit` must not install an agent on the host.
 
 
 def test_removed_and_cancelled_runs_stay_in_the_audit(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

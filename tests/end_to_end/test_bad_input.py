@@ -1,4 +1,4 @@
-"""Tests of mistakes by users and faults of hosts: messages have a cause and a next step, and no run remains."""
+"""Tests of mistakes by users and of faults of hosts: each message has a cause and a next step, and no run remains."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ TORCH = """
 
 
 def refused(outcome: Outcome, code: int, *said: str) -> None:
-    """Asserts that a run was refused with the exit code, and that its message and hint contain the given texts."""
+    """Asserts that a run was refused with this exit code, and that the message and the hint contain the given texts."""
     assert outcome.code == code, (outcome.code, outcome.stderr)
     sentence = " ".join([outcome.error["message"], outcome.error["hint"]])
     for words in said:
         assert re.search(words, sentence), sentence
     assert outcome.error["hint"]
     for part in (outcome.error["message"], outcome.error["hint"]):
-        # stderr contains the same texts as the JSON output.
+        # The command prints the same texts on stderr.
         assert words_of(part) in words_of(outcome.stderr)
     assert not outcome.of("run_submitted")
 

@@ -1,4 +1,4 @@
-"""Tests that launches by two users of the same fleet obey the calendar that they share."""
+"""Tests that launches by two users with the same fleet obey the calendar that the users share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def store(calendar: str) -> Iterator[BookingStore]:
 
 
 def topology(folder: Path, *, hosts: tuple[str, ...] = ("gpu-a",), gpus: int = 1, says: str = "print('done')") -> Path:
-    """Writes a topology with a worker on each host, which uses `gpus` GPUs and runs the program `says`."""
+    """Writes a topology with one worker per host, each of which uses `gpus` GPUs and runs the program `says`."""
     folder.mkdir(exist_ok=True)
     (folder / "work.py").write_text(f"import os, time\n{says}\n")
     pools = "".join(
@@ -75,11 +75,11 @@ def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
 
     assert "is booked by kim ('digits')" in refused
     assert "--book" in refused
-    # The proposal is the same command with another time, quoted for the shell.
+    # The refusal proposes the same command with another time, quoted for the shell.
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
-    # The launch has created no run folder.
+    # The refused launch has created no run folder.
     assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []
-    # The owner's run gets exactly the booked GPUs, and the booking remains.
+    # The owner's run uses exactly the booked GPUs, and the booking remains in the calendar.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)
     assert done[-1]["state"] == "succeeded"
     (line,) = [event["message"] for event in done if event["event"] == "check" and event["name"] == "booking"]
@@ -115,7 +115,7 @@ def test_gpus_of_several_hosts_need_a_booking_which_ends_with_the_run(
     assert booking.run_id is not None
     assert booking.until <= now
 
-    torchyard(kim, "run", file, "-y")  # `-y` confirms the question "Book them until …?".
+    torchyard(kim, "run", file, "-y")  # `-y` answers the question "Book them until …?".
     assert store.count() == 2
 
 
@@ -128,7 +128,7 @@ def test_after_a_failure_the_gpus_are_kept_for_half_an_hour(
     now = datetime.now(UTC)
     (booking,) = store.bookings(now, now + timedelta(minutes=1), live=True)
     assert timedelta(minutes=28) < booking.end - now < timedelta(minutes=31)
-    # If the command is repeated, it gets the same GPUs.
+    # A second launch within the half hour gets the same GPUs.
     done = events(torchyard(kim, "run", topology(tmp_path / "run"), "--json").stdout)
     assert any("in your booking" in event.get("message", "") for event in done)
 
@@ -149,7 +149,7 @@ def test_a_scheduled_run_starts_without_a_desktop(
 ) -> None:
     kim, lee = kim_and_lee
     file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(600)")
-    # The start is a few seconds from now. If the launch takes longer, the run begins immediately after the launch.
+    # The start is a few seconds from now. If the launch takes longer, the run begins as soon as it has been launched.
     done = torchyard(kim, "run", file, "--at", "+0.07m", "--book", "1h", "--detach")
     run_id = done.stdout.strip()
     assert re.search(r"^It starts at (\w+ \d+ \w+ )?\d\d:\d\d by itself", done.stderr, re.MULTILINE)
@@ -188,24 +188,26 @@ def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_no
             (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
         torchyard(kim, "hosts", "check", code=1)
         torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
-        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy of the calendar, because it has booked GPUs.
+        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy of the calendar already.
         server.stop()
 
         shown = torchyard(kim, "status")
         assert "kim until" in shown.stdout
         assert "Free now: 2 of 4 GPUs" in shown.stdout
         assert "as of " in shown.stderr
-        # Lee's copy of the calendar contains Kim's booking, which may still be valid.
+        # Lee's copy of the calendar contains Kim's booking. The booking may still exist, so the launch is refused.
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused
         assert "That is as of " in refused
-        # The copy has no booking of these GPUs. Someone may have booked them since, so the run starts with a warning.
+        # The copy contains no booking of these GPUs. Another user may have booked them since the copy was made, so the
+        # run starts with a warning.
         told = events(torchyard(lee, "run", alone, "--json").stdout)
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]
         assert (line["ok"], line["warning"]) == (True, True)
         assert "others may have booked gpu-b:0 since" in line["message"]
-        # A run can use the user's own booking from the copy, but a run that needs a new booking does not start.
+        # While the database is unavailable, a run can use the user's own booking from the copy, but a run that needs a
+        # new booking does not start.
         assert "in your booking 'digits'" in torchyard(kim, "run", topology(tmp_path / "run")).stderr
         runs = {run["run_id"] for run in answer(kim, "runs", "list")}
         for wanted in (["run", alone, "--book", "1h"], ["run", both, "-y"]):

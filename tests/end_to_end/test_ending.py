@@ -1,4 +1,4 @@
-"""Tests that stopping a run ends all its processes, and that commands started later show the run's log and its end."""
+"""Tests that stopping a run ends all its processes, and that later commands can show a run's log and its end."""
 
 from __future__ import annotations
 
@@ -77,10 +77,9 @@ def test_a_run_does_not_depend_on_a_killed_command(desktop: Desktop, lab3: Lab, 
     following.kill()
     following.wait(60)
 
-    # A new command shows the run while it is active.
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "running"
-    # A new command prints the whole log, and follows it to its end.
+    # `runs logs -f` prints the whole log from its beginning, and follows it to its end.
     reading = desktop.start("runs", "logs", run_id, "-f", "--replica", "worker-1")
     assert reading.stdout is not None
     first = reading.stdout.readline()
@@ -90,7 +89,6 @@ def test_a_run_does_not_depend_on_a_killed_command(desktop: Desktop, lab3: Lab, 
     assert reading.wait(60) == 0
     assert lines == [f"worker-1 line {number}" for number in range(len(lines))]
     assert last == f"in all {len(lines)}"
-    # A new command shows the end of the run.
     wait_until(lambda: json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)["state"] == "succeeded")
     wait_until(lambda: not programs_on(lab3))
 

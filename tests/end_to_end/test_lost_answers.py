@@ -1,4 +1,4 @@
-"""Tests of requests to a primary whose answers are lost, at the start of a run or later."""
+"""Tests of requests to a primary whose answers are lost, when a run starts or later."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def store(calendar: str) -> Iterator[BookingStore]:
 
 
 def of_kim(desktop: Desktop, calendar: str) -> Desktop:
-    """Makes Kim the user of a desktop and checks the hosts; returns the desktop."""
+    """Configures a desktop for the user Kim and checks the hosts; returns the desktop."""
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: kim\n")
     torchyard(desktop, "hosts", "check", code=1)  # The exit code is 1 because the hosts have no torch.
     return desktop
 
 
 def sleeping(folder: Path, *hosts: str) -> Path:
-    """Writes a topology with a sleeping worker on a GPU of each host."""
+    """Writes a topology with one sleeping worker on a GPU of each host."""
     pools = "".join(
         f"  - {{name: on-{host}, role: worker, replicas: 1, gpus: 1, hosts: [{host}]}}\n" for host in hosts or ["gpu-a"]
     )
@@ -68,12 +68,12 @@ def sleeping(folder: Path, *hosts: str) -> Path:
 
 
 def live(store: BookingStore) -> tuple[Booking, ...]:
-    """Returns the bookings that reserve GPUs within the next five hours."""
+    """Returns the active bookings of the next five hours."""
     return store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=5), live=True)
 
 
 def launch_here(desktop: Desktop, file: Path) -> None:
-    """Runs `run FILE --book 4h --detach` in this process, so a test can patch `DaemonClient`."""
+    """Runs `run FILE --book 4h --detach` in the test's process, so that a test can patch `DaemonClient`."""
     home = Home(desktop.home)
     chosen = CommandContext(home, home.fleet_file, False)
     source = read_topology(file)
@@ -87,7 +87,7 @@ def launch_here(desktop: Desktop, file: Path) -> None:
 
 
 def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
-    """Returns a replacement for `DaemonClient.call` with which a host disconnects when the run is about to begin.
+    """Returns a replacement for `DaemonClient.call` that disconnects a host when the run is about to begin.
 
     Args:
         asked: Whether the request still arrives, so only its answer is lost.
@@ -162,7 +162,7 @@ def test_a_start_without_an_answer_keeps_its_booking_until_the_host_reports_its_
         assert live(store) == (booking,)
         assert answer(kim, "runs", "stop", run_id, "--force")["state"] == "stopped"
     else:
-        # The connection over which the run was prepared has been closed, so the host ends the run.
+        # The connection over which the run was prepared is closed, so the host ends the run.
         wait_until(lambda: not programs_on(gpu_lab))
         shown = {run["run_id"]: run for run in answer(kim, "runs", "list")}[run_id]
         assert (shown["state"], shown["fresh"]) == ("stopped", True)
@@ -236,7 +236,7 @@ def test_a_host_that_lost_its_part_of_a_live_run_does_not_end_the_booking(
     assert shown["fresh"]
     assert shown["state"] not in ("failed", "stopped", "succeeded")
     assert live(store) == booked
-    kill_keepers(gpu_lab["gpu-a"])  # No keeper of the run remains, so the run has failed.
+    kill_keepers(gpu_lab["gpu-a"])  # No keeper of the run is left, so the run has failed.
     (shown,) = [run for run in answer(elsewhere, "runs", "list") if run["run_id"] == run_id]
     assert (shown["state"], shown["fresh"]) == ("failed", True)
     (kept,) = live(store)

@@ -1,4 +1,4 @@
-"""Tests of preflight checks on the hosts of the lab: each fault is found and named, with a hint."""
+"""Tests of preflight checks on lab hosts: each fault is found and named, and the message has a hint."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def succeeded(outcome: Outcome) -> Outcome:
 
 @contextmanager
 def program(host: LabHost, *argv: str) -> Iterator[int]:
-    """Starts a program that prints its PID on the host, and kills it afterwards."""
+    """Starts a program on a host, which must print its PID; kills the program afterwards."""
     process = host.start(argv)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -138,7 +138,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 
     assert outcome.code == 1
     red = [event for event in checks(outcome, "network") if not event["ok"]]
-    # Each of the two hosts reports that it cannot reach the other.
+    # The check on each of the two hosts fails, because neither reaches the other.
     assert {event["host"] for event in red} == {"gpu-a", "gpu-b"}
     assert f"gpu-a does not reach gpu-b at {b.address} port" in outcome.error["message"]
     assert "firewall of gpu-b" in outcome.error["hint"]
@@ -150,7 +150,8 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     for host in lab3.hosts:
         host.shape("200mbit")
-        # Agents inherit the priority of the login that starts them, so they can measure even on a busy machine.
+        # Agents inherit the priority of the login that starts them. With a high priority, they can measure even on a
+        # busy machine.
         host.exec(["sh", "-c", "renice -n -10 -p $(pgrep -x sshd)"], check=True)
     desktop.bandwidths.unlink()
     file = topology(tmp_path / "slow", ON_TWO)
@@ -161,7 +162,7 @@ def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Deskt
 
     [line] = checks(first, "bandwidth")
     figure = float(line["message"].removeprefix("gpu-a ↔ gpu-b ").removesuffix(" Mbit/s"))
-    # The measurement skips the first 0.1 s, but TCP's buffers may hold the data of another 0.1 s.
+    # The measurement skips the first 0.1 s, but TCP's buffers may hold another 0.1 s of data.
     assert 100 < figure < 280
     assert checks(second, "bandwidth")[0]["message"] == line["message"]
     assert lab3["gpu-a"].bytes_received - before < 1_000_000
@@ -192,7 +193,7 @@ def test_leftovers_of_an_earlier_run_are_ended_and_reported(desktop: Desktop, la
     wait_until(lambda: sum("sleep(600)" in line for line in programs_on(lab3)) >= 1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    # The daemon is killed first, so it cannot clean up after the keeper.
+    # The daemon is killed first, because it would otherwise clean up after the killed keeper.
     for pattern in (["-x", "torchyard-agent"], ["-f", "torchyard_agent.keeper.main"]):
         pids = host.exec(["pgrep", *pattern], check=True).stdout.split()
         host.exec(["sh", "-c", f"kill -KILL {' '.join(pids)}"], check=True)

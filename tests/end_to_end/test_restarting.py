@@ -75,12 +75,12 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     started(following, "run_state", state="running")
     names = [f"step-{step:012d}" for step in (1, 2, 3)]
 
-    # A run that is still active is not restarted.
+    # A run cannot be restarted while it is active.
     refused = desktop.torchyard("runs", "restart", run_id, env=TOKEN)
     assert refused.returncode == 1
     assert f"run {run_id} is still running on gpu-a" in refused.stderr
 
-    # Each checkpoint is copied to the evaluator and the peer, which keep the newest two.
+    # Each checkpoint is copied to the evaluator's host and to the peer, both of which keep the two newest checkpoints.
     for step, name in enumerate(names, 1):
         (chief.home / f"save-{step}").touch()
         wait_until(lambda name=name: name in checkpoints(scorer, run_id) and name in checkpoints(peer, run_id))
@@ -91,13 +91,13 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     following.communicate(timeout=60)
     assert following.returncode == 0
 
-    # Each checkpoint is downloaded exactly once, from the chief's host.
+    # `runs fetch` downloads each checkpoint exactly once, from the chief's host.
     fetched = desktop.torchyard("runs", "fetch", run_id, "*/checkpoints/*").stdout.split()
     assert sorted(fetched) == [
         f"{run_id}/gpu-a/outputs/checkpoints/{name}/{one}" for name in names for one in ("checkpoint.json", "model.pt")
     ]
 
-    # The restart uses the original program, although a file of the program has changed since.
+    # Although a file of the program has changed since, the restarted run uses the original program.
     (file.parent / "train.py").write_text("raise SystemExit(9)")
     again = restarted(desktop, run_id)
     assert again.ended["state"] == "succeeded"
@@ -108,7 +108,7 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     assert shown["restarted_from"] == run_id
     assert f"restart of {run_id}" in desktop.torchyard("runs", "show", again.run_id).stdout
 
-    # This run starts from the beginning, without any of these checkpoints. The next restart resumes from another run.
+    # This run starts from the beginning, without using a checkpoint.
     afresh = restarted(desktop, run_id, "--from-beginning")
     assert afresh.ended["state"] == "succeeded"
     (line,) = [check for check in afresh.of("check") if check["name"] == "resume"]
@@ -116,7 +116,8 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
     assert log_of(desktop, afresh.run_id, "chief-0") == "begins at 0\n"
     assert json.loads(desktop.torchyard("runs", "show", afresh.run_id, "--json").stdout)["restarted_from"] == run_id
 
-    # The chief's host has lost its copies and the code: both are copied from other hosts before the run starts.
+    # The chief's host has lost its checkpoints and the snapshot. Both are copied from other hosts before the run
+    # starts.
     shutil.rmtree(folder_on(chief, again.run_id) / "outputs" / "checkpoints")
     shutil.rmtree(chief.home / ".torchyard" / "store" / "snapshots")
     third = restarted(desktop, again.run_id)

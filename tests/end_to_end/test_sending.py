@@ -30,11 +30,11 @@ CAT = """
 MB = 1_000_000
 MANY = 24
 A_PART, THEN_SLOWLY = "6mb", "2mbit"
-"""Burst and rate of a link that is slow enough for a test to interrupt an upload."""
+"""Burst and rate for `shape`: after the burst, the link is so slow that a test can interrupt an upload."""
 
 
 def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
-    """Writes a topology whose ranks print code.txt, with `size` random bytes in data.bin beside it."""
+    """Writes a topology whose ranks print code.txt, and a file data.bin with `size` random bytes."""
     file = topology(folder, CAT % replicas, code_txt="first\n")
     if size:
         (folder / "data.bin").write_bytes(random.Random(7).randbytes(size))
@@ -42,7 +42,7 @@ def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
 
 
 def folder_with_many(folder: Path) -> Path:
-    """Writes a topology for one rank, with files whose upload takes more than a minute over a slow link."""
+    """Writes a topology with one rank, and files whose upload over a slow link takes more than a minute."""
     file = folder_with(folder, 1)
     for number in range(MANY):
         (folder / f"data-{number}.bin").write_bytes(random.Random(number).randbytes(MB))
@@ -75,7 +75,9 @@ def received(hosts: list[LabHost]) -> int:
 
 
 def started_upload(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
-    """Starts a launch and waits until a part of the folder has been sent; returns the launch's process and progress."""
+    """Starts a launch and waits until a part of the folder has been sent. Returns the process and the progress of the
+    launch.
+    """
     process = desktop.start("run", file, "--json")
     for event in events_of(process):
         if event.get("event") == "progress" and 0 < event["done"] < event["total"]:
@@ -97,7 +99,7 @@ def test_a_folder_that_has_not_changed_is_not_sent_again(desktop: Desktop, lab3:
     assert sent[0] > 3 * 6 * MB
     assert sent[1] == 0
     assert sent[2] == 3 * len("second\n")
-    assert unchanged < MB  # Nothing of the 18 MB was sent again; the bytes are those of protocol messages.
+    assert unchanged < MB  # Only protocol messages were sent, not the 18 MB.
 
 
 def test_each_run_keeps_the_code_that_it_ran(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_hosts_that_share_a_home_get_it_once(lab: LabFactory, make_desktop: Make
     assert desktop.torchyard("deploy").returncode == 0
     file = folder_with(tmp_path / "work", 3, 8 * MB)
     for host in hosts.hosts:
-        host.shape("100mbit")  # The command queries all three hosts before the first one has received all files.
+        host.shape("100mbit")  # All three hosts must be queried before the first one has all files.
     before = received(hosts.hosts)
 
     outcome = succeeded(run(desktop, file))
@@ -169,7 +171,7 @@ def test_a_broken_connection_is_restored_and_the_rest_is_sent(desktop: Desktop, 
 
     assert events[-1]["state"] == "succeeded", events[-1]
     again = [event for event in events if event.get("event") == "progress"]
-    assert again[-1]["total"] < begun["total"]  # Data that had been received were not sent again.
+    assert again[-1]["total"] < begun["total"]  # Data that the host has already received are not sent again.
     assert not parts(host)
 
 
@@ -209,7 +211,7 @@ def test_a_desktop_that_is_killed_while_it_sends(desktop: Desktop, lab3: Lab, tm
     wait_until(lambda: parts(host))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
-    host.unshape()  # The kernel continues to send the data in its buffers.
+    host.unshape()  # The kernel still sends the data in its buffers.
 
     wait_until(lambda: not parts(host) and not list((store(host) / "sending").iterdir()))
     succeeded(run(desktop, file))
@@ -229,7 +231,7 @@ def test_a_large_file_needs_a_confirmation(desktop: Desktop, lab3: Lab, tmp_path
     assert not refused.of("progress")
     assert not any(blobs(host) for host in lab3.hosts)
     succeeded(run(desktop, file, "-y"))
-    succeeded(run(desktop, file))  # The same file has been sent before, so the command does not ask a question.
+    succeeded(run(desktop, file))  # This file has been sent before, so no confirmation is needed.
 
 
 def test_a_large_file_that_is_excluded_raises_no_question(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

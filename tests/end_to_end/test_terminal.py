@@ -1,4 +1,4 @@
-"""Tests of `torchyard run` on a terminal: its questions, and the effects of the answers."""
+"""Tests of the questions that `torchyard run` asks on a terminal, and of the effects of the answers."""
 
 from __future__ import annotations
 

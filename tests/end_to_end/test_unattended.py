@@ -86,7 +86,7 @@ def test_a_secret_is_in_the_program_and_nowhere_else(desktop: Desktop, lab3: Lab
     try:
         started(process, state="running")
         command_lines = [" ".join(argv) for host in lab3.hosts for _, argv in host.processes()]
-        assert any("it is there" in line for line in command_lines)  # `running` is reported once the process exists.
+        assert any("it is there" in line for line in command_lines)  # The processes exist once `running` is reported.
         assert not any(SECRET in line for line in command_lines)
         assert desktop.torchyard("status", "--json").stdout.count(SECRET) == 0
         for host in lab3.hosts[:2]:
@@ -119,7 +119,7 @@ def test_after_a_reboot_the_run_reports_its_missing_secrets(desktop: Desktop, la
     known = json.loads(record.read_text())
     assert len(known["boot_id"]) == 36
 
-    # Hosts of the lab cannot reboot; a reboot is simulated by a different boot_id and by ending the keeper.
+    # Lab hosts cannot reboot. The test simulates a reboot with a different boot_id, and by ending the keeper.
     record.write_text(json.dumps({**known, "boot_id": "of before"}))
     kill_keepers(lab3["gpu-a"])
 
@@ -143,10 +143,10 @@ def test_the_daemon_that_systemd_starts_is_the_one_that_a_desktop_finds(
     archive = f"/root/.torchyard/store/{before['sha256']}"
     main = f"{archive}/torchyard_agent/__main__.py"
     wait_until(lambda: (host.home / main.removeprefix("/root/")).exists())
-    # The test runs the command of the systemd unit, because systemd does not run in the lab.
+    # systemd does not run in the lab, so the test itself runs the command of the systemd unit.
     command = [sys.executable, "-I", "-S", main, "daemon", "/root/.torchyard", str(before["sha256"])]
     second = host.exec(command)
-    # The second daemon exits, because a daemon is already running.
+    # A daemon is already running, so the second one exits.
     assert (second.returncode, second.stderr) == (0, "")
     host.exec(["kill", "-KILL", str(before["pid"])], check=True)
     wait_until(lambda: all(pid != before["pid"] for pid, _ in host.processes()))

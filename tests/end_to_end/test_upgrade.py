@@ -26,7 +26,8 @@ from torchyard_core.launch.planning import LaunchContext
 pytestmark = pytest.mark.lab
 
 UPGRADE_ASKED_WITHIN_S = 5.0
-"""Time in seconds within which the daemon must be asked to exit. If it takes longer, the test has no meaning."""
+"""Time in seconds within which the daemon must be asked to exit. If it takes longer, the test does not test anything.
+"""
 COUNTING = """
     import pathlib, sys, time
     number = 0
@@ -40,7 +41,7 @@ COUNTING = """
 
 
 class Installation:
-    """An installation of a different version, with its own agent."""
+    """A Torchyard installation of a different version, with its own agent."""
 
     def __init__(self, folder: Path, desktop: Desktop, version: str, **changes: tuple[str, str]):
         """Creates the installation.
@@ -88,7 +89,9 @@ def install(desktop: Desktop, tmp_path: Path) -> Callable[..., Installation]:
 
 @pytest.fixture
 def counting_run(tmp_path: Path) -> Path:
-    """A topology on gpu-a and gpu-b whose replicas print increasing numbers until a file makes them fail."""
+    """Writes a topology on gpu-a and gpu-b whose replicas print increasing numbers until a certain file makes them
+    fail.
+    """
     return topology(
         tmp_path / "counting",
         """
@@ -100,14 +103,14 @@ def counting_run(tmp_path: Path) -> Path:
 
 
 def agent_on(desktop: Desktop, host: str = "gpu-a") -> dict[str, Any]:
-    """Returns the host's agent as `hosts check` reports it; the command may replace an older agent first."""
+    """Returns the host's agent as `hosts check` reports it. The command may first replace an older agent."""
     [found] = json.loads(says(desktop, "hosts", "check", host, "--json")[0])
     agent: dict[str, Any] = found["agent"]
     return agent
 
 
 def noted_on(host: LabHost, version: str) -> dict[str, Any]:
-    """Waits until the daemon's state file on the host names the given version; returns the content of the file."""
+    """Waits until the daemon's state file on the host contains the given version; returns the content of the file."""
     path = host.home / ".torchyard" / "hosts" / host.name / "agent.json"
     wait_until(lambda: path.exists() and json.loads(path.read_text())["version"] == version)
     found: dict[str, Any] = json.loads(path.read_text())
@@ -115,7 +118,7 @@ def noted_on(host: LabHost, version: str) -> dict[str, Any]:
 
 
 def keepers_on(host: LabHost) -> dict[int, str]:
-    """Returns the archives of the host's keepers, by PID."""
+    """Returns, for the PID of each keeper on a host, the archive from which the keeper runs."""
     found = {}
     for pid, argv in host.processes():
         line = " ".join(argv)
@@ -130,7 +133,7 @@ def keeper_on(host: LabHost) -> tuple[int, str]:
 
 
 def runs_on(lab: Lab) -> list[str]:
-    """Returns the command lines of runs' processes, without daemons of any archive."""
+    """Returns the command lines of the processes of runs, which exclude all daemons."""
     return [line for line in programs_on(lab) if "__main__.py daemon" not in line]
 
 
@@ -181,8 +184,8 @@ def test_a_follower_sees_the_end_of_a_run_while_the_agent_is_replaced(
     following = desktop.start("runs", "logs", run_id, "--replica", "worker-0", "-f")
     assert following.stdout is not None
     assert following.stderr is not None
-    # By following the run, this desktop has installed its own agent, which is newer. Then another desktop deploys an
-    # even newer agent.
+    # This desktop follows the run, and has therefore installed its own agent, which is newer. Now another desktop
+    # deploys an agent that is newer still.
     first = following.stdout.readline()
     newest = install("9.0.0")
     newest.says("deploy", "gpu-a", "gpu-b")
@@ -214,8 +217,7 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     wait_until(lambda: "line 5" in log_of(desktop, run_id, "worker-1"))
     agent = agent_on(desktop)
     assert agent["version"] == "9.0.0"
-    # After the newer daemon has been killed, an older desktop starts it again and does not replace it by its own
-    # version.
+    # The newer daemon is killed. The older desktop must start it again, and must not replace it with its own version.
     lab3["gpu-a"].exec(["kill", "-KILL", str(agent["pid"])], check=True)
     wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
@@ -250,7 +252,7 @@ def test_a_launch_continues_while_its_hosts_are_upgraded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An older daemon must not exit between the preparation of all hosts and the start of the run."""
+    """An older daemon that is asked to exit during a launch must not exit before the run has started."""
     newer, team = install("9.0.0"), Team(lab3, desktop, tmp_path)
     upgrading: list[Future[Any]] = []
 
@@ -283,8 +285,8 @@ def test_a_method_unknown_to_an_agent_is_an_error_with_a_hint(
 
     advice = f"Run `torchyard --home {desktop.home} deploy gpu-a`."
     assert f"gpu-a's agent {OURS} does not know logs.list. {advice}" in stderr
-    # Of two desktops with the same version, neither replaces the other's agent automatically; `deploy` replaces it, and
-    # the run continues.
+    # Two desktops of the same version do not replace each other's agent automatically. `deploy` replaces it, and the
+    # run continues.
     pid = agent_on(desktop)["pid"]
     lacking.says("runs", "list")
     assert agent_on(desktop)["pid"] == pid
@@ -344,8 +346,8 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, counti
     says(desktop, "runs", "stop", run_id)
     wait_until(lambda: not runs_on(lab3))
 
-    # This desktop knows the run, but the run's folder has been removed: the run is still listed, and other commands
-    # report an error.
+    # The run's folders are removed, but this desktop's history contains the run. `runs list` must still list it, and
+    # other commands must report an error.
     for folder in folders(lab3, run_id):
         shutil.rmtree(folder)
     assert run_id in says(desktop, "runs", "list")[0]

@@ -1,4 +1,4 @@
-"""Tests of the published package: the files in it, and a training run that uses only the package."""
+"""Tests of the package that is published: its files, and a training run that uses only the package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def built(what: str, source: Path, into: Path) -> Path:
-    """Builds a distribution from the tree at `source` with the hooks that pip and `build` call."""
+    """Builds a distribution from the tree at `source`, with the build hooks that pip and `build` call."""
     command = [sys.executable, "-c", BUILD, f"build_{what}", str(into)]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -40,7 +40,7 @@ def built(what: str, source: Path, into: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that installers build from the source distribution."""
+    """Returns the wheel that is built from the source distribution, as installers build it."""
     folder = tmp_path_factory.mktemp("built")
     for name in BUILT_FROM:
         source = REPOSITORY / name
@@ -87,7 +87,7 @@ def torchyard(wheel: Path, tmp_path: Path) -> Iterator[Command]:
     home.mkdir()
     fleet = f"version: 1\nhosts:\n  - {{name: this-computer, local: true, agent_dir: {tmp_path / 'agent'}}}\n"
     (tmp_path / "fleet.yaml").write_text(fleet)
-    # No variable of this test's environment leads to the repository.
+    # No variable of this test's environment may lead to the repository.
     variables = {
         "HOME": str(home),
         "PATH": f"{environment}/bin:/usr/bin:/bin",
@@ -116,4 +116,4 @@ def test_the_installed_wheel_trains_an_example(torchyard: Command, tmp_path: Pat
     assert "succeeded" in done.stdout
     assert (tmp_path / "agent").is_dir()
     assert (tmp_path / "home").is_dir()
-    assert list((tmp_path / "user").iterdir()) == []  # No program has written to the user's folder.
+    assert list((tmp_path / "user").iterdir()) == []  # No program may have written to the user's folder.

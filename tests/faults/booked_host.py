@@ -19,7 +19,7 @@ from torchyard_core.booking.sync.agent_exchange import Exchanged, exchange_with_
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 USERS = ("ann", "bob", "carl", "lee")
-"""Kim logs in as ann, Lee as bob; other users are not in the table."""
+"""User names in the calendar, by Unix account. Other Unix accounts have no user in the calendar."""
 SLEEPER = "import os, signal, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
 
 
@@ -38,7 +38,7 @@ class Site:
         self.store.set_logins([Login("gpu-*", "ann", "kim"), Login("gpu-*", "bob", "lee")])
 
     def team(self, user: str) -> Team:
-        """Returns a team whose desktop logs in as `user`; the agent runs as that user."""
+        """Returns a team whose desktop logs in as `user`; the agent runs as this Unix user."""
         folder = self._folder / user
         folder.mkdir()
         made = Team(self._there, self._desktop(self._there, python=None, user=user), folder)
@@ -47,7 +47,9 @@ class Site:
         return made
 
     def run(self, user: str, program: str = SLEEPER, *under: str) -> tuple[subprocess.Popen[str], int]:
-        """Starts a user's program, wrapped in the command `under`; returns the process and the PID that it prints."""
+        """Starts a program as a Unix user, prefixed with the command `under`. Returns the process and the PID that it
+        prints.
+        """
         process = self.host.start([*under, "python3", "-c", program], user)
         assert process.stdout is not None
         pid = int(process.stdout.readline())
@@ -55,7 +57,7 @@ class Site:
         return process, pid
 
     def watch(self, process: subprocess.Popen[str], pid: int) -> None:
-        """Registers a process for `close`, which ends it; `pid` is its PID on the host."""
+        """Registers a process that `close` will end; `pid` is the PID of the process on the host."""
         self._started[pid] = process
 
     def uid(self, user: str) -> int:
@@ -65,7 +67,7 @@ class Site:
         return int(self.host.exec(["stat", "-c", "%u", f"/proc/{pid}"], check=True).stdout)
 
     def on_gpu(self, *pids: int, drawing: tuple[int, ...] = ()) -> None:
-        """Makes the fake NVML library list these processes as computing or drawing on the GPU."""
+        """Makes the fake NVML library report that these processes compute or draw on the GPU."""
         compute, graphics = ([(pid, 1000) for pid in found] for found in (pids, drawing))
         gpu = FakeGpu(UUID, compute=compute, graphics=graphics, utilisation=0)
         write_gpus(self.host.tmp / "nvml" / "gpus", [gpu])
@@ -102,7 +104,7 @@ class Site:
 
 @contextmanager
 def booked_host(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Site]:
-    """The host, on which no agent is running until the first call of `Site.team`."""
+    """Yields the host. No agent runs on it until the first call of `Site.team`."""
     inside = "/tmp/nvml"
     environment = {
         "LD_LIBRARY_PATH": inside,

@@ -13,7 +13,7 @@ from tests.lab import Desktop, Lab
 
 @pytest.fixture
 def team(lab3: Lab, desktop: Desktop, tmp_path: Path) -> Iterator[Team]:
-    """Launches runs on the hosts of `lab3`; fails a test that leaves a process running on a host."""
+    """Yields a team that launches runs on the hosts of `lab3`. Fails a test that leaves a process running on a host."""
     team = Team(lab3, desktop, tmp_path)
     yield team
     try:

@@ -1,4 +1,4 @@
-"""Samples, every 100 ms and from outside, which generations of a run's processes are alive on each host."""
+"""Samples every 100 ms, from outside the hosts, which generations of a run have live processes on each host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample: the generations that were alive, by host."""
+    """One sample: the generations that had live processes, by host."""
 
     time: float
     alive: dict[str, set[int]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class GenerationWatch:
         return self.samples[-1] if self.samples else Sample(0.0)
 
     def seen(self, generation: int) -> set[str]:
-        """Returns the hosts on which a generation was alive at any time."""
+        """Returns the hosts on which a process of this generation was alive in at least one sample."""
         return {host for sample in list(self.samples) for host, alive in sample.alive.items() if generation in alive}
 
     def _watch(self) -> None:

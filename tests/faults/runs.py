@@ -1,4 +1,4 @@
-"""Runs that the test process launches and observes on the hosts' disks and in /proc."""
+"""Runs that tests launch, and that tests observe through the hosts' files and /proc."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ COUNTING = """
 """
 """A program that prints a numbered line every 20 ms, so that gaps in the log and stalled ranks can be seen."""
 GONE_WITHIN_S = 60.0
-"""Deadline in seconds for processes to end, generous for loaded machines."""
+"""Deadline in seconds for processes to end. The deadline is generous, because the machine may be busy."""
 BUSY_S = 4.0
-"""Tolerance in seconds for time limits on a machine that runs other tests; benchmarks check them without tolerance."""
+"""Tolerance in seconds for time limits, because the machine may run other tests. Benchmarks check the limits without
+tolerance.
+"""
 QUICK = {"lease_s": 2.0, "heartbeat_s": 0.4}
-"""Short lease and heartbeat; shorter times would lose live hosts on a loaded machine."""
+"""Short lease and heartbeat. With even shorter times, live hosts would be considered lost on a busy machine."""
 
 
 class LaunchedRun:
-    """A launched run and the records of it on the hosts."""
+    """A launched run, and its files on the hosts."""
 
     def __init__(self, team: Team, run_id: str, places: Mapping[str, str], primary: str):
         self.run_id = run_id
@@ -66,11 +68,11 @@ class LaunchedRun:
         return [entry["state"] for entry in self.of("replica_state") if entry["replica"] == name]
 
     def wait_for(self, *states: str, within_s: float = 30.0, host: str | None = None) -> None:
-        """Waits until the run's last state is one of the given states."""
+        """Waits until the last recorded state of the run is one of the given states."""
         wait_until(lambda: (self.states(host) or [""])[-1] in states, within_s)
 
     def ended(self, within_s: float = 40.0, host: str | None = None) -> Event:
-        """Waits for `run_ended` in the journal on a host; returns this event."""
+        """Waits for `run_ended` in the host's journal, and returns this event."""
         wait_until(lambda: self.of("run_ended", host), within_s)
         return self.of("run_ended", host)[-1]
 
@@ -89,7 +91,7 @@ class LaunchedRun:
 
 
 class Team:
-    """The lab's hosts with their agents, and open links that launch runs on the hosts."""
+    """The lab's hosts with their agents, and open links over which tests launch runs on the hosts."""
 
     def __init__(
         self,
@@ -110,7 +112,9 @@ class Team:
         self.fleet: Fleet = self._settings.fleet(self._settings.inventory().hosts)
 
     def impatient(self, **seconds: float) -> None:
-        """Shortens the keepers' timeouts (`lease_s`, `heartbeat_s`, …) on all hosts; must be called first."""
+        """Sets the keepers' timeouts (`lease_s`, `heartbeat_s`, …) on all hosts. Must be called before the first
+        launch.
+        """
         variables = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in seconds.items()}
         for host in self.lab.hosts:
             host.set_ssh_environment({**host.spec.ssh_environment, **variables})
@@ -137,7 +141,7 @@ class Team:
         return self.fleet.link(host).call(method, params)
 
     def nothing_is_left(self, within_s: float = GONE_WITHIN_S) -> None:
-        """Waits until no process of any run remains on live hosts."""
+        """Waits until no process of any run exists on the live hosts."""
         wait_until(lambda: not programs_on(self.lab), within_s, what=lambda: f"left running: {programs_on(self.lab)}")
 
     def close(self) -> None:
@@ -145,12 +149,14 @@ class Team:
 
 
 def outside_pids(host: LabHost, word: str) -> list[int]:
-    """Returns the PIDs that a host's processes whose command lines contain a word have on this machine."""
+    """Returns the PIDs, on this machine, of a host's processes whose command lines contain `word`."""
     return [pid for pid, argv in _argv_by_outside_pid(host).items() if word in " ".join(argv)]
 
 
 def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
-    """Sends a signal to a host's processes whose command lines contain a word; returns their PIDs on this machine."""
+    """Sends a signal to a host's processes whose command lines contain `word`; returns the PIDs of these processes on
+    this machine.
+    """
     found = outside_pids(host, word)
     for pid in found:
         with suppress(ProcessLookupError):
@@ -169,7 +175,9 @@ def daemon_of(host: LabHost) -> int:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Returns the environment with which a process was started; it is empty if the process has ended or is ending."""
+    """Returns the environment with which a process was started; an empty dictionary if the process has ended or is
+    ending.
+    """
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -184,7 +192,7 @@ def pids_of(host: LabHost) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Returns whether a process runs; a zombie does not."""
+    """Returns whether a process is running; a zombie does not count as running."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -212,5 +220,5 @@ def _comm(pid: int) -> str:
 
 
 def run_folders(lab: Lab) -> list[Path]:
-    """Returns the folders of runs on the hosts' disks."""
+    """Returns all run folders on the hosts."""
     return [folder for host in lab.hosts for folder in (host.home / ".torchyard" / "hosts").glob("*/runs/*")]

@@ -28,7 +28,7 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     assert run.states()[-1] == "running"
     assert run.of("gang_restart") == []
     assert run.stop()["state"] == "stopped"
-    # The member is connected again, so it learns from the primary that the run has ended.
+    # The member has reconnected, because it knows from the primary how the run ended.
     assert run.ended(host="gpu-c")["state"] == "stopped"
 
 
@@ -47,7 +47,7 @@ def test_a_cable_cut_for_thirty_seconds_never_leaves_two_generations_running_at_
         wait_until(lambda: run.of("gang_restart"))
         assert "gpu-c was lost" in run.of("gang_restart")[0]["cause"]
         while time.monotonic() < cut_at + 30:
-            # No rank of the next generation starts while the lost host may still come back.
+            # The lost host may still reconnect, so no rank of the next generation may start yet.
             assert watch.last().generations <= {0}
             time.sleep(0.1)
         host.mend_cable()

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.lab
 
 SHORT = "import time; time.sleep(1); print('done')"
 IMPATIENT_S = {"waiting": 2.0, "starting": 5.0}
-"""Seconds that keepers wait for a silent desktop, enough for the desktop's preparations on a busy machine."""
+"""Seconds for which keepers wait for a silent desktop: long enough for a desktop to prepare a launch on a busy machine.
+"""
 
 
 @pytest.mark.parametrize("state", ["checking", "sending", "waiting", "starting", "running"])
@@ -37,14 +38,12 @@ def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, sta
 
 
 def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hosts must release a launch within two minutes after its desktop has disappeared."""
-
     def cut(*_: object) -> None:
         team.fleet.close()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", cut)
-    # `take_back` is disabled, so the desktop ends without cleaning up, as after a SIGKILL.
+    # With `take_back` replaced, the desktop ends without cleaning up, as it would after SIGKILL.
     monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -56,7 +55,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
 
 
 def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hosts other than the primary must not hold GPUs for a run that is shown as stopped."""
+    """Otherwise, the hosts other than the primary would hold GPUs for a run that is shown as stopped."""
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
@@ -66,7 +65,7 @@ def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monk
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))
 
-    # `runs stop` uses a different connection than the launch does.
+    # `runs stop` does not use the connection over which the launch was prepared.
     assert team.desktop.torchyard("runs", "stop", "last").returncode == 0
     team.nothing_is_left()
 
@@ -86,7 +85,7 @@ def test_a_desktop_killed_while_it_sends_leaves_no_half_file(team: Team, tmp_pat
     assert run_folders(team.lab) == []
     stores = [host.home / ".torchyard" / "store" for host in team.lab.hosts]
     wait_until(lambda: not any(part for store in stores for part in store.rglob("*.part")))
-    # Received files are kept, so the next launch sends only the remaining files.
+    # The hosts keep completely received files, so the next launch sends only the remaining files.
     team.lab.hosts[0].unshape()
     assert team.launch(file).ended()["state"] == "succeeded"
 

@@ -1,4 +1,6 @@
-"""Tests of enforcement between two Unix users on a host with a booked GPU, by root's agent and by a member's agent."""
+"""Tests of enforcement between two Unix users of a host with a booked GPU. The agent runs as root or as one of the
+users.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def test_a_run_is_ended_through_its_keeper_and_not_restarted(site: Site) -> None
     root = site.team("root")
     site.exchange(root, "stop")
     wait_until(lambda: not site.is_alive(rank))
-    site.on_gpu()  # Make the fake GPU driver list no process.
+    site.on_gpu()
     wait_until(lambda: ann.call("gpu-a", "run.show", run_id=started.run_id)["ended"])
     shown = ann.call("gpu-a", "run.show", run_id=started.run_id)
     assert (shown["state"], shown["restarts"]) == ("stopped", [])

@@ -1,4 +1,4 @@
-"""Tests of hosts whose disks are full: an error message is shown, and the record of the run remains intact."""
+"""Tests of hosts whose disks are full: the user gets an error message, and the run's journal remains intact."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def on_a_small_disk(lab3: Lab, make_desktop: Callable[..., Desktop], tmp_path: P
 
 
 def fill(host: LabHost) -> None:
-    """Fills the host's small disk. If a program frees space in the meantime, fills this space, too."""
+    """Fills the host's small disk, including any space that another program frees in the meantime."""
 
     def is_full() -> bool:
         host.exec(["sh", "-c", f"cat /dev/zero >>{AGENT_DIR}/filler"])
@@ -70,7 +70,9 @@ def free(host: LabHost) -> int:
 
 
 def small_disk(host: LabHost) -> Path:
-    """Returns the path of the small disk on this machine, which leads through a process of the host."""
+    """Returns the path of the host's small disk on this machine. The path leads through /proc/PID/root of a process on
+    the host.
+    """
     return Path(f"/proc/{pids_of(host)[0]}/root{AGENT_DIR}")
 
 
@@ -128,7 +130,7 @@ def test_a_run_survives_a_full_disk_with_its_record_intact(on_a_small_disk: Team
     run.wait_for_output("line 5\n")
     for name in ("gpu-a", "gpu-b"):
         fill(team.lab[name])
-    # The gang restarts while the disks are full, so the journals cannot record the restart.
+    # The gang restarts while the disks of gpu-a and gpu-b are full, so their journals cannot record the restart.
     before = ranks(team)
     kill(team.lab["gpu-c"], "script.py")
     wait_until(lambda: len(ranks(team)) == 3 and not ranks(team) & before)
@@ -175,7 +177,7 @@ def test_a_daemon_that_cannot_be_unpacked_or_started_is_reported_without_losing_
     desktop = make_desktop(lab3, agent_dir=AGENT_DIR)
 
     fill(host)
-    # The disk has enough space only for the archive.
+    # The disk has enough space for the agent's archive, but not for the unpacked agent.
     host.exec(["truncate", "-s", "-1000000", f"{AGENT_DIR}/filler"], check=True)
     told = desktop.torchyard("hosts", "check", "gpu-a").stdout
     assert f"the agent on gpu-a has ended: No space left on device. Is there room in {AGENT_DIR} there" in told

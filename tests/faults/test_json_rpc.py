@@ -1,4 +1,6 @@
-"""Tests of misbehaving local clients of daemon and keeper: they send malformed or partial messages, or never read."""
+"""Tests of local clients that misbehave towards the daemon or a keeper: they send malformed or partial messages, or
+never read.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +83,9 @@ except (ConnectionError, TimeoutError) as error:
     print(json.dumps([type(error).__name__, asked]))
 """
 MORE_MB = 40
-"""Maximum growth in MB of a process that serves a client which does not read: 16 for unread requests (asyncio buffers
-two of the longest lines), 1 for answers, and the rest for a thousand requests in progress."""
+"""Maximum growth in MB of a process that serves a client which never reads. Unread requests take 16 MB, because asyncio
+buffers two lines of the maximum length; answers take 1 MB; a thousand requests in progress take the rest.
+"""
 
 
 def run_script(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:

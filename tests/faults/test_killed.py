@@ -88,8 +88,8 @@ def test_a_killed_daemon_loses_neither_exit_status_nor_log_of_a_run(team: Team) 
 
     for host in team.lab.hosts:
         os.kill(daemon_of(host), signal.SIGKILL)
-    # These ranks write output and end while no daemon is running. The failing rank ends last, because its failure ends
-    # the others.
+    # These ranks print and end while no daemon is running. The failing rank ends last, because its failure ends the
+    # other ranks.
     for name in ("worker-0", "worker-2", "worker-1"):
         (team.lab[run.places[name]].home / "enough").touch()
         wait_until(lambda name=name: "the last line" in run.log(name))
@@ -113,7 +113,7 @@ def test_a_killed_keeper_of_a_member_ends_its_ranks_and_the_gang_restarts(team: 
 
     os.kill(keeper_of(team.lab["gpu-b"]), signal.SIGKILL)
 
-    # The orphan has a session of its own, and its parent has ended. The daemon must end it.
+    # The daemon must end this orphan, although it has its own session and its parent has ended.
     wait_until(lambda: not outside_pids(team.lab["gpu-b"], "time.sleep(600)"))
     wait_until(lambda: "up 1" in run.log("worker-0") and "up 1" in run.log("worker-2"))
     assert run.of("gang_restart")[0]["cause"].startswith("gpu-b was lost: its keeper was not heard")
@@ -200,7 +200,7 @@ def _parent(pid: int) -> int:
 
 
 def test_a_run_whose_keeper_is_suspended_is_shown_with_the_time_of_its_last_answer(team: Team) -> None:
-    """A suspended keeper does not answer, so the last known state must not be shown as the current state."""
+    """A suspended keeper does not answer, so its last known state must not be shown as the current state of the run."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     keeper = keeper_of(team.lab[run.primary])

@@ -1,4 +1,4 @@
-"""Tests of the launch lease: GPUs held for a launch are released if its desktop is silent."""
+"""Tests of the launch lease: hosts release the GPUs that they hold for a launch if the desktop is silent."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NUL = "\0"
 LEASE_S = 6.0
 RENEW_EVERY_S = 0.5
 FREE_WITHIN_S = 60.0
-"""Deadline in seconds on a loaded machine.
+"""Deadline in seconds for the release of the GPUs on a busy machine.
 
-If there were no lease, hosts would release GPUs only when they detect the lost connection.
+Without a lease, the hosts would release the GPUs only when they detect the lost connection, which takes longer.
 """
 STOPS_ITSELF = f"""
 import os, signal
@@ -43,14 +43,14 @@ lease_renewal.RENEW_EVERY_S = {RENEW_EVERY_S}
 launch.check_connectivity = stop
 main()
 """
-"""The command, suspended when all hosts are prepared and before any is asked to start."""
+"""A `torchyard` command that suspends itself when all hosts are prepared and before it asks any host to start."""
 POOLS = "[{name: workers, role: worker, replicas: 2, gpus: 1, placement: spread}]"
 PROGRAM = "launcher: command\ncommand: [python3, script.py]"
 
 
 @pytest.fixture
 def gpus(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Team]:
-    """Two hosts with GPUs, whose keepers use short leases."""
+    """Yields a team with two hosts with GPUs, whose keepers use short leases."""
     team = Team(gpu_lab, make_desktop(gpu_lab, python=None), tmp_path)
     team.impatient(launch_lease_s=LEASE_S)
     yield team
@@ -63,7 +63,7 @@ def gpus(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> 
 
 
 def held(lab: Lab) -> list[str]:
-    """Returns the GPUs that are locked."""
+    """Returns the GPUs that keepers have locked."""
     gpus = [f"GPU-{host.name}-{number}" for host in lab.hosts for number in range(2)]
     sockets = "".join(host.exec(["cat", "/proc/net/unix"], check=True).stdout for host in lab.hosts)
     return [gpu for gpu in gpus if f"@{gpu_socket(gpu).lstrip(NUL)}\n" in sockets]
@@ -123,7 +123,7 @@ def test_a_host_that_is_slow_to_be_prepared_does_not_lose_the_others(
 
     def calling(link: DaemonClient, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         if method == "run.prepare" and link.host == late:
-            time.sleep(2 * LEASE_S)  # The preparation takes longer than the lease.
+            time.sleep(2 * LEASE_S)  # Preparing the launch takes longer than the lease, so the desktop must renew it.
         return call(link, method, params, timeout_s)
 
     monkeypatch.setattr(lease_renewal, "RENEW_EVERY_S", RENEW_EVERY_S)

@@ -1,4 +1,4 @@
-"""Tests of members and primaries that are lost in a power cut."""
+"""Tests of members and primaries whose hosts lose power."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_destroyed_host_that_is_needed_ends_the_run_with_its_reason(team: Team
 
 
 def test_all_other_hosts_end_their_ranks_when_the_primary_is_destroyed(team: Team) -> None:
-    """Slow: the default lease takes ten seconds. The ranks ignore SIGTERM, so the time includes the grace period."""
+    """Slow: the default lease takes ten seconds, and the ranks ignore SIGTERM, so the grace period is added."""
     run = team.launch(team.topology(IGNORING_SIGTERM, "host_wait_s: 0"))
     run.wait_for_output("up")
     others = [host for host in team.lab.hosts if host.name != run.primary]
@@ -76,5 +76,5 @@ def test_all_other_hosts_end_their_ranks_when_the_primary_is_destroyed(team: Tea
         assert ended["state"] == "failed"
         assert f"the primary host {run.primary} was lost: not heard for 1" in ended["reason"]
         assert team.call(host.name, "run.show", run_id=run.run_id)["reason"] == ended["reason"]
-    # A keeper checks its lease once a second.
+    # A keeper checks only once a second whether its lease has expired.
     assert took_s < LEASE_S + GRACE_S + 1 + BUSY_S

@@ -1,4 +1,4 @@
-"""Tests of a hundred runs in sequence, each of which is stopped by force: no resource accumulates."""
+"""Tests that no resource accumulates over a hundred runs in sequence, each of which is stopped by force."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ ROUNDS = 100
 WARM_UP = 20
 FORKS_AND_IGNORES_SIGTERM = "trap '' TERM; (setsid sleep 600 & sleep 600) & touch up; sleep 600; sleep 600"
 MORE_KB = 1024
-"""Largest growth of the daemon: more than the allocator's variation, far less than a leak of eighty runs."""
+"""Maximum growth of the daemon's memory in KB: more than the allocator's variation, and far less than a leak in each of
+eighty runs would cause.
+"""
 
 
 class Rounds:

@@ -23,7 +23,7 @@ COMMAND = "launcher: command\ncommand: [python3, script.py]"
 
 
 def launched(team: Team, folder: Path, start_at: datetime) -> LaunchedRun:
-    """Launches a run on three hosts that starts at the given time."""
+    """Launches a run on three hosts, scheduled to start at the given time."""
     source = read_topology(team.topology("print('started', flush=True)", COMMAND))
     assert source.topology is not None
     calendar = Calendar(f"sqlite:///{folder / 'bookings.sqlite3'}", "kim", folder / "seen.json")
@@ -46,7 +46,8 @@ def test_scheduled_runs_can_be_stopped_and_start_by_themselves_with_all_desktops
     assert tonight.stop(force=False)["state"] == "stopped"
     assert "starting" not in tonight.states()
 
-    # The start is soon enough to keep the test short, but late enough to launch and inspect the run on a busy machine.
+    # The start is soon, to keep the test short, but a busy machine must be able to launch and inspect the run before
+    # it.
     start_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4) + 3 * took
     run = launched(team, tmp_path, start_at)
     for host in run.places.values():

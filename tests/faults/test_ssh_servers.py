@@ -1,4 +1,6 @@
-"""Tests of SSH servers that are stopped: runs continue, followers reconnect, and deployments can be repeated."""
+"""Tests of SSH servers that are stopped: runs continue, commands that follow a run reconnect, and deployments can be
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ REPORTING = """
 
 
 class Following:
-    """A `torchyard run --json` whose events are read as they arrive."""
+    """A `torchyard run --json` command whose events are read as they arrive."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self.process = process
@@ -72,7 +74,7 @@ def test_a_run_continues_without_ssh_servers_and_its_follower_misses_nothing(tea
     assert following.events[-1]["event"] == "run_ended"
     wanted = [entry for entry in map(json.loads, journal.read_text().splitlines()) if entry["event"] != "report"]
     seen = [event["seq"] for event in following.events if "seq" in event]
-    # `run_ended` has no number; every earlier event arrived exactly once and in order.
+    # `run_ended` has no sequence number. Every earlier event arrived exactly once and in order.
     assert seen == [entry["seq"] for entry in wanted[:-1]]
     for number, host in enumerate(team.lab.hosts):
         replica = f"worker-{number}"

@@ -1,4 +1,4 @@
-"""Tests of unauthenticated clients at the gang port: silent clients, malformed data, and replayed traffic."""
+"""Tests of unauthenticated clients at the gang port: clients that send nothing, malformed data, or replayed traffic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ SILENT = 150
 
 
 def gang_port(host: LabHost) -> int:
-    """Returns the only port, apart from the SSH port, on which the host listens. Reserved ports do not listen."""
+    """Returns the only port other than the SSH port on which a process of the host listens. Reserved ports are bound
+    but not listening.
+    """
     rows = (line.split() for line in Path(f"/proc/{keeper_of(host)}/net/tcp").read_text().splitlines()[1:])
     (port,) = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - {host.port}
     return port
@@ -71,7 +73,7 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
                 while talking.recv(4096):
                     pass
         assert run.of("gang_restart") == []
-        # A disconnected member must be able to reconnect despite the unauthenticated connections.
+        # Although unauthenticated connections are open, a disconnected member must be able to reconnect.
         member.cut_cable()
         wait_until(lambda: run.of("gang_restart"))
         strangers += [stack.enter_context(socket.create_connection(address, 10)) for _ in range(SILENT)]
@@ -79,7 +81,6 @@ def test_strangers_at_the_gang_port_do_not_block_members(team: Team) -> None:
         run.wait_for_output("up 1")
         run.wait_for("running")
         assert len(strangers) == 2 * SILENT
-        # Each connection must authenticate within five seconds.
         wait_until(lambda: descriptors(primary) <= before)
 
     assert run.stop()["state"] == "stopped"
@@ -98,7 +99,7 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
         primary = team.lab[run.primary]
         address = primary.address, gang_port(primary)
     finally:
-        heard, _ = ear.communicate(timeout=60)  # The recorder listens until its stdin is closed.
+        heard, _ = ear.communicate(timeout=60)
     said = _data_sent_to(address[1], member.address, heard)
     assert len(said) > 96, "the proof, and frames after it"
 
@@ -110,7 +111,8 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
         with contextlib.suppress(ConnectionError):
             while piece := stranger.recv(4096):
                 answer += piece
-    # After its first message, the keeper sends at most a refusal, but no proof that it knows the key, and no data.
+    # After its first message of 48 bytes, the keeper may send a refusal, but neither data nor a proof that it knows the
+    # key.
     assert answer[48:] in (b"", bytes(32))
     log = run.folder(run.primary) / "keeper.log"
     wait_until(lambda: "the caller does not know the run's secret" in log.read_text())
@@ -120,9 +122,9 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
 
 
 def _data_sent_to(port: int, speaker: str, heard: str) -> bytes:
-    """Returns the data that `speaker` sent in its longest connection to a port.
+    """Returns the data of the longest connection from `speaker` to a port.
 
-    Other connections only test reachability.
+    Shorter connections only test whether the port is reachable.
     """
     pieces: dict[int, dict[int, bytes]] = {}
     for line in heard.splitlines():

@@ -1,6 +1,6 @@
-"""Tests of the failure policy when each kind of replica is killed under each of five strategies, and of `runs stop`.
+"""Tests of the failure policy under five strategies, when a replica of each kind is killed, and of `runs stop`.
 
-All failures occur in sequence in one run per strategy, because each process takes seconds to import torch.
+All failures of a strategy occur one after another in a single run, because each process takes seconds to import torch.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def launch(
 
 
 def steps_of(run: LaunchedRun, replica: str) -> list[tuple[int, str]]:
-    """Returns steps and losses in the order of execution, over all generations of the replica."""
+    """Returns the steps and losses of all generations of a replica, in the order of execution."""
     return [(int(step), loss) for step, loss in re.findall(r"^step (\d+) (\S+)$", run.log(replica), re.MULTILINE)]
 
 
@@ -105,7 +105,7 @@ def starts_of(run: LaunchedRun, replica: str) -> int:
 
 
 def wait_for_steps(run: LaunchedRun, *replicas: str, more: int = 10) -> None:
-    """Waits until each replica has made `more` further steps."""
+    """Waits until each replica has made `more` additional steps."""
     enough = {name: len(steps_of(run, name)) + more for name in replicas}
     wait_until(
         lambda: all(len(steps_of(run, name)) >= enough[name] for name in replicas),
@@ -149,7 +149,9 @@ def wait_for_checkpoint(team: Team, run: LaunchedRun) -> int:
 
 
 def losses(run: LaunchedRun, *replicas: str) -> dict[tuple[str, int], str]:
-    """Returns losses by replica and step; asserts that each step repeated after a restart has exactly the same loss."""
+    """Returns losses by replica and step. Asserts that a step that is repeated after a restart has exactly the same
+    loss.
+    """
     found: dict[tuple[str, int], str] = {}
     for name in replicas:
         for step, loss in steps_of(run, name):
@@ -262,7 +264,7 @@ def test_a_killed_reducer_is_replaced_while_trainers_wait_with_the_same_result(t
     assert KILLED.search(cause)
     assert "reducer-0 is back" in run.log("chief-0")
 
-    # The run restarts from a checkpoint that is older than the reducer's failure, so all sums since then are repeated.
+    # The run restarts from a checkpoint that is older than the reducer's failure, so all later sums are computed again.
     kill(team, run, "worker-1")
     wait_for_starts(run, 2, *trainers)
     assert len(restarts(run, "reducer-0")) == 1

@@ -1,4 +1,4 @@
-"""Tests of two Unix users of one host who launch runs on the same GPU."""
+"""Tests of two Unix users of one host who launch runs that need the same GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 @pytest.fixture
 def ann_and_bob(lab: Callable, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[list[Team]]:
-    """A host with one GPU that a fake NVML library in its /tmp reports, and a team for each of two users."""
+    """Yields a team for each of two users of one host. A fake NVML library reports the only GPU of the host."""
     inside = "/tmp/nvml"
     spec = HostSpec(
         "gpu-a",
@@ -59,7 +59,6 @@ def test_of_two_simultaneous_launches_one_gets_the_gpu_and_the_other_names_its_u
     assert isinstance(refused, (AgentRefused, RunFailed))
     assert name in str(refused), refused
     assert run.run_id in str(refused) or "faults" in str(refused), refused
-    # Once the GPU is free again, the other user may use it.
     team = ann_and_bob[winner]
     team.call("gpu-a", "run.stop", run_id=run.run_id, reason="enough", force=True)
     team.nothing_is_left()

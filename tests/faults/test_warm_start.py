@@ -1,4 +1,4 @@
-"""Tests of interpreters that start during the checks of a launch, on hosts whose Python has torch."""
+"""Tests of interpreters that are started while a launch is being checked, on hosts whose Python has torch."""
 
 from __future__ import annotations
 

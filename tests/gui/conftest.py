@@ -1,4 +1,4 @@
-"""Fixtures of the window's tests, and a check that fails tests that leave a widget, timer, thread or Qt warning."""
+"""Fixtures of the window's tests, and a check that no test leaves a widget, timer, thread or Qt warning behind."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from torchyard_core.home import Home
 from torchyard_gui.theme.theme import theme
 
 BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
-# Messages that Qt's offscreen platform logs without a fault of the window.
+# Qt's offscreen platform logs these messages even if the window has no fault.
 EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 20_000
 SERVER_ENDS_WITHIN_S = 60
 PATIENCE_MS = 30_000
-"""Timeout in milliseconds for fast events on a busy machine."""
+"""Timeout in milliseconds for events that are fast except on a busy machine."""
 
 
 class PatientBot(QtBot):
-    """A qtbot with a longer default timeout than pytest-qt's five seconds."""
+    """A qtbot whose default timeout is longer than pytest-qt's five seconds."""
 
     def waitUntil(self, callback: Callable[[], object], *, timeout: int = PATIENCE_MS) -> None:
         super().waitUntil(callback, timeout=timeout)
@@ -63,7 +63,7 @@ def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
 
 @pytest.fixture(autouse=True)
 def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
-    """Fails a test that leaves a window, a running timer, a thread or thread pool of Qt, or a Qt warning."""
+    """Fails a test that leaves a window, a running timer, a thread, a thread pool of Qt or a Qt warning."""
     complaints: list[str] = []
 
     def hear(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
@@ -78,11 +78,11 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
     before: Callable[..., object] | None = qInstallMessageHandler(hear)
     try:
         yield
-        # pytest-qt has closed the test's widgets; the event loop deletes them in its next iteration.
+        # pytest-qt has closed the test's widgets. Qt deletes them in the next iteration of the event loop.
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
         QCoreApplication.processEvents()
         gc.collect()
-        # Objects left by an earlier test have already been reported for that test.
+        # What an earlier test has left has already been reported for that test.
         complaints += [words for key, words in _alive().items() if key not in old]
         if not QThreadPool.globalInstance().waitForDone(POOL_ENDS_WITHIN_MS):
             complaints.append("work on Qt's thread pool")
@@ -95,13 +95,13 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """An empty home folder."""
+    """Returns an empty home folder."""
     return Home(tmp_path / "home")
 
 
 @pytest.fixture(scope="session")
 def display() -> Iterator[str]:
-    """A virtual display, for features that Qt's offscreen platform lacks."""
+    """Yields a virtual display, for features that Qt's offscreen platform does not have."""
     reading, writing = os.pipe()
     server = subprocess.Popen(
         ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1440x900x24", "-nolisten", "tcp"],
@@ -111,7 +111,7 @@ def display() -> Iterator[str]:
     )
     os.close(writing)
     with os.fdopen(reading) as numbers:
-        number = numbers.readline().strip()  # The server writes the number once it accepts connections.
+        number = numbers.readline().strip()  # The server prints the number once it accepts connections.
     assert number, "Xvfb did not start"
     yield f":{number}"
     server.terminate()
@@ -119,12 +119,14 @@ def display() -> Iterator[str]:
 
 
 _seen: weakref.WeakSet[QTimer | QThread] = weakref.WeakSet()
-"""Objects alive after earlier tests; those kept for later tests would otherwise be reported again."""
+"""Objects that were alive after earlier tests. Without this list, those that are kept for later tests would be reported
+again.
+"""
 
 
 def _alive() -> dict[int, str]:
-    """Returns a description of each open or running object, by its identity."""
-    # isinstance() would read `__class__`, and some torch objects warn on any attribute access.
+    """Returns a description of each window, timer and thread that is open or running, by the object's identity."""
+    # isinstance() would read `__class__`, and some of torch's objects warn about any attribute access.
     _seen.update(thing for thing in gc.get_objects() if issubclass(type(thing), QTimer | QThread))
     alive = {
         shiboken6.getCppPointer(widget)[0]: (

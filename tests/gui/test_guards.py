@@ -1,4 +1,6 @@
-"""Tests that a test that leaves objects behind fails and names them, and the next test does not fail."""
+"""Tests that a test that leaves objects behind fails with a message that names them, and that the next test does not
+fail.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ SAYS = {
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Returns pytest's summary of a session with tests that leave objects behind."""
+    """Returns the summary that pytest prints for tests that leave objects behind."""
     folder = tmp_path_factory.mktemp("untidy")
     (folder / "test_untidy.py").write_text(UNTIDY)
     guards = ["-p", "tests.conftest", "-p", "tests.gui.conftest"]

@@ -1,4 +1,4 @@
-"""Tests that `make screenshots` draws all pages with a live run."""
+"""Tests that `make screenshots` takes a picture of each page, with a live run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_live_run_is_drawn_light_and_dark(qtbot: QtBot, tmp_path: Path) -> Non
         assert (picture.width(), picture.height()) == (1280, 800)
         canvas = picture.pixelColor(500, 400).lightness()
         assert canvas > 200 if "light" in name else canvas < 60
-    # The run is running and has log lines, because the pictures with and without the log must differ.
+    # The pictures with and without the log must differ, so the run must be running and have log lines.
     assert QImage(str(tmp_path / "live-one-light-1280x800.png")) != QImage(
         str(tmp_path / "live-one-log-light-1280x800.png")
     )

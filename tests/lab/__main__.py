@@ -13,13 +13,13 @@ from tests.lab.needs import LabBroken, LabUnavailable
 
 
 def main() -> int:
-    """Creates hosts, prints and writes their fleet file, waits, and removes the hosts."""
+    """Creates hosts, prints their fleet file, waits for a signal, and removes the hosts."""
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
     parser.add_argument("--hosts", type=int, default=3, metavar="N", help="how many (default 3)")
     parser.add_argument("--fleet", type=Path, metavar="FILE", help="write the fleet file here, known_hosts beside it")
     parser.add_argument("--shared-home", action="store_true", help="one HOME for all, as over NFS")
     options = parser.parse_args()
-    # SIGTERM ends the lab like Ctrl-C, including cleanup. Shells make background jobs ignore SIGINT.
+    # SIGTERM ends the lab, including its cleanup, as Ctrl-C does. Shells let background jobs ignore SIGINT.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, signal.default_int_handler)
     try:

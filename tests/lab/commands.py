@@ -1,4 +1,4 @@
-"""`torchyard` commands that are forked from a process with imported modules, to save half a second per command."""
+"""Forks `torchyard` commands from a process that has imported the modules, which saves half a second per command."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Commands:
     ) -> subprocess.CompletedProcess[str] | None:
         """Runs a command to its end.
 
-        Returns None if the command needs its own interpreter: if another command is running, or if variables that
-        an interpreter reads only at its start differ from those of the fork server. Raises subprocess.TimeoutExpired.
+        Returns None if the command cannot be forked: because another command is running, or because variables that an
+        interpreter reads only at its start differ from those of the fork server. Raises subprocess.TimeoutExpired.
         """
         if not self._free.acquire(blocking=False):
             return None
@@ -91,7 +91,7 @@ class Commands:
 
 
 def _heeded_at_start(environment: dict[str, str]) -> dict[str, str]:
-    """Returns the variables that an interpreter reads only at its start."""
+    """Returns the environment variables that an interpreter reads only when it starts."""
     return {
         name: value
         for name, value in environment.items()

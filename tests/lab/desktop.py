@@ -21,7 +21,7 @@ ENDS_WITHIN_S = 10.0
 
 
 class Desktop:
-    """A home folder of Torchyard, with the hosts of a lab, if given, in `fleet.yaml` and their keys in `known_hosts`.
+    """A home folder of Torchyard. If a lab is given, its hosts are in `fleet.yaml` and their keys in `known_hosts`.
 
     The command runs with a separate HOME and without an SSH agent, so it does not depend on the developer's
     configuration.
@@ -39,7 +39,7 @@ class Desktop:
         """Creates the home and writes its fleet file.
 
         Args:
-            commands: A fork server for commands that are run to their end.
+            commands: Forks the commands that `torchyard` runs to their end.
             knows_bandwidths: Whether to pretend that the bandwidths between hosts were measured today. Otherwise, a
                 launch measures them, which takes half a second per pair.
             fleet: See `use`.
@@ -137,6 +137,6 @@ class Desktop:
                 process.kill()
                 process.communicate()
             except ValueError:
-                # The test may already have read and closed the pipes.
+                # The test may have read and closed the pipes already.
                 process.wait()
         self._started.clear()

@@ -30,7 +30,7 @@ class Lab:
 
     Args:
         hosts: Names or specifications; by default `count` plain hosts called gpu-a, gpu-b, …
-        shared_home: Whether all hosts have the same HOME, as over NFS.
+        shared_home: Whether each user has the same HOME on all hosts, as over NFS.
         directory: Folder for all files, which must not be below /run; the caller owns the folder.
 
     Raises:
@@ -86,12 +86,13 @@ class Lab:
             for spec in self.specs:
                 folder = self.directory / spec.name
                 home = self.directory / "home" if self.shared_home else folder / "home"
-                host = LabHost(spec, addresses[spec.name], HostFiles(folder, home), self._network)
+                homes = self.directory if self.shared_home else folder
+                host = LabHost(spec, addresses[spec.name], HostFiles(folder, home, homes), self._network)
                 self.hosts.append(host)
                 host.boot(authorized)
             for host in self.hosts:
                 host.wait_until_ready()
-        except BaseException:  # This also handles Ctrl-C, because no host may outlive its lab.
+        except BaseException:  # This also applies to Ctrl-C, because no host may outlive its lab.
             self.close()
             raise
         return self
@@ -184,7 +185,7 @@ class Lab:
 
 
 def open_host_pids() -> set[int]:
-    """Returns the PIDs of this process's children that hold the hosts of open labs."""
+    """Returns the PIDs of those children of this process that hold the hosts of open labs."""
     return {host.outer_pid for lab in Lab.open_labs for host in lab.hosts if host.outer_pid is not None}
 
 

@@ -22,7 +22,7 @@ TOOLS = {
 """Programs that the lab runs, with the Debian package of each."""
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The system's usual PATH, with which hosts are built and booted, whatever the PATH of the tests is."""
+"""The system's usual PATH, with which hosts are built and booted regardless of the PATH of the tests."""
 
 
 class LabUnavailable(Exception):

@@ -1,4 +1,4 @@
-"""The namespaces, the cables and the switch of a lab.
+"""The network of a lab: its namespaces, its cables and its switch.
 
 The switch is a bridge in its own namespace, because a bridge in the root namespace can drop frames if
 `bridge-nf-call-iptables` is 1. The desktop is connected to the switch like every host.
@@ -89,7 +89,7 @@ class Network:
 
 
 def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
-    """Disables IPv6 on new interfaces, so byte counters include hardly any traffic that does not come from programs."""
+    """Disables IPv6 on new interfaces, because the kernel's own IPv6 traffic would be included in the byte counters."""
     commands = [
         f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
         for namespace in namespaces

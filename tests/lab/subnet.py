@@ -1,7 +1,7 @@
 """A subnet for one lab, claimed with a lock file, so that the labs of several test runs never share a subnet.
 
-The claim is a `flock` on a file named after the subnet. The kernel releases the lock when its owner ends; an unlocked
-file therefore belongs to a lab whose owner has ended, and the next lab removes that lab.
+The claim is a `flock` on a file that is named after the subnet. The kernel releases the lock when the owner ends. An
+unlocked file therefore belongs to a lab whose owner has ended, and the next lab removes it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _lock(number: int) -> int | None:
     claim = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Before this process locked the file, the previous owner may have released the claim and removed the file.
+        # The previous owner may have released the claim and removed the file before this process locked it.
         if os.fstat(claim).st_ino == path.stat().st_ino:
             return claim
     except (BlockingIOError, FileNotFoundError):

@@ -24,7 +24,7 @@ def test_three_hosts_are_up_in_seconds(lab: LabFactory) -> None:
     hosts = lab(3).hosts
     took = time.monotonic() - began
     assert [host.name for host in hosts] == ["gpu-a", "gpu-b", "gpu-c"]
-    assert took < 20  # Creating the hosts takes 1 s on an idle machine.
+    assert took < 20  # On an idle machine, creating the hosts takes 1 s.
 
 
 def test_a_host_has_its_own_name_home_and_processes_over_ssh(lab3: Lab) -> None:
@@ -121,7 +121,7 @@ def test_a_shaped_cable_has_the_given_rate(lab3: Lab) -> None:
         assert 0.7 < seconds_for_4_mb(lab3) < 30, "4 MB at 5 MB/s"
     finally:
         host.unshape()
-    # The shaped link cannot be this fast; a loaded machine may need several tries.
+    # With the limit of the rate, 4 MB would take longer. A busy machine may need several tries.
     wait_until(lambda: seconds_for_4_mb(lab3) < 0.7, what="a cable as fast as before")
 
 

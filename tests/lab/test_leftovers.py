@@ -1,4 +1,4 @@
-"""Tests that a closed or killed lab leaves no process, interface or namespace."""
+"""Tests that a closed or killed lab leaves no process, interface or namespace behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("needs_lab")]
 
 
 def traces(tag: str) -> dict[str, list[str]]:
-    """Returns the parts of a lab that exist on this machine: their names contain the lab's tag."""
+    """Returns all processes, interfaces and namespaces on this machine whose names contain the lab's tag."""
     links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, text=True, check=True).stdout)
     namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout.splitlines()
     commands = []
@@ -44,7 +44,7 @@ def traces(tag: str) -> dict[str, list[str]]:
 
 
 def owner_tag(pid: int) -> str:
-    """Returns the common beginning of the tags of all labs that a process owns."""
+    """Returns the prefix that the tags of all labs of one process have in common."""
     return f"ty{pid}n"
 
 
@@ -119,9 +119,9 @@ def test_the_command_keeps_hosts_until_it_is_interrupted(tmp_path: Path, ending:
 
 @contextmanager
 def held_lab(fleet: Path) -> Iterator[subprocess.Popen[str]]:
-    """Runs `python -m tests.lab` with one host; yields once the host is up, and kills the program at the end."""
+    """Runs `python -m tests.lab` with one host. Yields when the host is up, and kills the program afterwards."""
     command = [sys.executable, "-m", "tests.lab", "--hosts", "1", "--fleet", str(fleet)]
-    # The files of a killed owner are removed with the test's folder.
+    # The killed program leaves files, which are removed with the test's folder.
     surroundings = {**os.environ, "TMPDIR": str(fleet.parents[1])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=surroundings

@@ -1,4 +1,4 @@
-"""Tests that lab hosts, SSH servers and cables fail in the same way as on real machines."""
+"""Tests that hosts, SSH servers and cables of the lab fail in the same way as real ones."""
 
 from __future__ import annotations
 

@@ -6,5 +6,5 @@ import sklearn.datasets  # noqa: F401 - for the examples that are forked
 import torch
 import torch.distributed
 
-# Creating an optimizer imports the modules that are otherwise imported on first use.
+# Creating an optimizer imports the modules that torch imports only on first use.
 torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()

@@ -1,4 +1,4 @@
-"""Gangs of real trainers that save checkpoints, and the losses that these trainers record."""
+"""Starts gangs of real trainers that save checkpoints, and reads the losses that they record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.roles.join_stores import KEY, Served
 from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment, wait_for
 from torchyard_agent.protocol.rank_environment import STOP_VARIABLE
 
-PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
+PROGRAM = Path(__file__).parent / "programs" / "resuming" / "resumable.py"
 
 
 class Gang:
@@ -54,7 +54,7 @@ class Gang:
         ]
 
     def kill(self) -> list[str]:
-        """Kills all trainers at once, as the loss of their host would; returns their output."""
+        """Kills all trainers at once, as the loss of their host would; returns the output of each."""
         for process in self.processes:
             process.send_signal(signal.SIGKILL)
         outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
@@ -72,7 +72,7 @@ class Gang:
         return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]
 
     def losses(self, rank: int = 0) -> dict[int, str]:
-        """Returns by step the text after the step's number, from the last complete line about this step."""
+        """Returns, for each step, the text after the step's number in the last complete line about the step."""
         log = self.folder / f"losses.{rank}"
         lines = log.read_text().splitlines() if log.exists() else []
         return {int(line.split()[0]): line.partition(" ")[2] for line in lines if line.count(" ") == 3}

@@ -1,4 +1,4 @@
-"""Fixtures that start real training processes with the environment of Torchyard or torchrun."""
+"""Fixtures that start real training processes with the environment that Torchyard or torchrun would set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.roles.processes import Keeper, Start, Train, bare_environment, free_p
 
 @pytest.fixture(scope="session")
 def torch_imported() -> Iterator[ForkServer]:
-    """A fork server that has imported torch."""
+    """Returns a fork server that has imported torch."""
     fork_server = ForkServer(bare_environment(), "tests.roles.imports")
     yield fork_server
     fork_server.close()
@@ -22,10 +22,10 @@ def torch_imported() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def start_forked(torch_imported: ForkServer) -> Iterator[Start]:
-    """Starts forked processes: `start(*arguments of python, environment={...})`.
+    """Returns a function that forks processes: `start(*arguments of python, environment={...})`.
 
-    The output of each process is a single stream, and the processes end with the test. Forks save the seconds in which
-    each process imports torch; processes on lab hosts import torch themselves.
+    stdout and stderr of a process are one stream. The processes end with the test. Forking saves the seconds in which
+    each process would import torch; processes on lab hosts import torch themselves.
     """
     processes: list[ForkedProcess] = []
 
@@ -46,7 +46,9 @@ def start(start_forked: Start) -> Start:
 
 @pytest.fixture
 def train(start: Start) -> Train:
-    """Runs trainers: `train(script, n)` returns the outputs of n trainers, whose exit codes must be 0."""
+    """Returns a function that runs trainers: `train(script, n)` returns the outputs of n trainers, which must exit with
+    code 0.
+    """
 
     def train(script: Path, world_size: int, *arguments: str, **more: str) -> list[str]:
         port = free_port()

@@ -5,5 +5,5 @@ from __future__ import annotations
 import sklearn.datasets  # noqa: F401  # The import speeds up the children of the fork server.
 import torch
 
-# Creating an optimizer imports modules that are otherwise loaded lazily.
+# Creating an optimizer imports the modules that torch imports only on first use.
 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()

@@ -1,4 +1,4 @@
-"""A join store, served by the keeper's listener in a process that tests can kill."""
+"""A join store that the keeper's listener serves, in a process that tests can kill."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Trainers that share this machine's first GPU, each on a simulated host.
+"""Starts trainers that share this machine's first GPU, each on a simulated host.
 
-NCCL rejects two ranks that use the same GPU on the same host. With a different NCCL_HOSTID for each rank, NCCL treats
-the ranks as separate hosts and connects the ranks through sockets.
+NCCL refuses two ranks that use the same GPU on one host. A different NCCL_HOSTID for each rank makes NCCL treat the
+ranks as separate hosts and connect them through sockets.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def gpu_environment() -> dict[str, str]:
 
 
 class Interpreters:
-    """Starts scripts in new interpreters, because forks of a process with an initialized GPU cannot use the GPU."""
+    """Starts scripts in new interpreters. A fork cannot use the GPU if its parent process has initialized it."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """Starts a process whose output is a single text stream."""
+        """Starts a process whose stdout and stderr are one text stream."""
         given = environment or {}
         gpu = gpu_environment()
         if given.get("TORCHYARD_ROLE") in ("ps", "reducer"):

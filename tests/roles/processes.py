@@ -1,4 +1,4 @@
-"""Helpers for tests with training processes: environments, output, and a receiver of metrics reports."""
+"""Helpers for tests with training processes: environments, outputs, and a receiver of metrics reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ Train = Callable[..., list[str]]
 
 
 def bare_environment() -> dict[str, str]:
-    """Returns this process's environment without launchers' variables, and with settings for two shared CPU cores."""
+    """Returns this process's environment without the variables of launchers, and with settings for two CPU cores that
+    processes share.
+    """
     launchers = ("TORCHYARD_", "TORCHELASTIC_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     path = os.pathsep.join(filter(None, [str(ROOT / "agent"), environment.get("PYTHONPATH", "")]))
@@ -31,7 +33,7 @@ def bare_environment() -> dict[str, str]:
 
 
 def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> dict[str, str]:
-    """Returns the environment of a trainer with one rank; worker-0 is the chief."""
+    """Returns the environment of a trainer that has a single rank; worker-0 is the chief."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -51,7 +53,7 @@ def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> d
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    """Waits for the end of a process with exit code 0; returns its output."""
+    """Waits until a process has ended, which must be with exit code 0; returns its output."""
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     return output
@@ -60,14 +62,14 @@ def output_of(process: subprocess.Popen[str]) -> str:
 def outputs_of(*processes: subprocess.Popen[str]) -> list[str]:
     """Returns the outputs of processes that wait for each other.
 
-    Fails as soon as one of the processes fails, with the outputs of all processes that end soon afterwards, because the
-    first failure may be a consequence of another one.
+    Fails as soon as one of them fails. The message contains the outputs of all processes that end soon afterwards,
+    because the first failure may be a consequence of another one.
     """
     wait_until(
         lambda: all(process.poll() == 0 for process in processes) or any(process.poll() for process in processes)
     )
     if any(process.poll() for process in processes):
-        # The other processes need time to detect the loss. The delay is fixed, because some processes never end.
+        # The other processes take some time to notice the loss. Some never end, so the delay is fixed.
         time.sleep(1.0)
         ended = [process for process in processes if process.poll() is not None]
         raise AssertionError("\n----\n".join(f"exit {each.returncode}\n{each.communicate()[0]}" for each in ended))
@@ -75,7 +77,7 @@ def outputs_of(*processes: subprocess.Popen[str]) -> list[str]:
 
 
 def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Popen[str]) -> None:
-    """Calls `wait_until`, but fails immediately if one of the processes has failed."""
+    """Waits for a condition as `wait_until` does, but fails as soon as one of the processes has failed."""
 
     def holds() -> bool:
         for process in processes:
@@ -86,7 +88,7 @@ def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Po
 
 
 class Keeper:
-    """A receiver of metrics reports, like a keeper."""
+    """Receives metrics reports in place of a keeper."""
 
     def __init__(self, name: str) -> None:
         self.address = f"@torchyard-test/{os.getpid()}/{name}"[:100]  # The name of a socket can have at most 107 bytes.
@@ -99,12 +101,12 @@ class Keeper:
         self._thread = threading.Thread(target=self._take_all)
 
     def listen(self) -> Keeper:
-        """Receives continuously, because otherwise the system drops all but the first ten datagrams."""
+        """Receives all the time, because the system would otherwise drop all datagrams after the tenth."""
         self._thread.start()
         return self
 
     def received(self) -> list[tuple[str, int, dict[str, float]]]:
-        """Returns the reports received since the last call."""
+        """Returns the reports that have arrived since the last call."""
         self._take()
         with self._lock:
             received, self._received = self._received, []

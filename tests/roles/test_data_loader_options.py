@@ -1,4 +1,6 @@
-"""Tests of the options of loader(): DataLoader's defaults, an existing DataLoader, and the shares of an evaluation."""
+"""Tests of the options of loader(): those of DataLoader, an existing DataLoader, and the parts of the data in an
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def numbers(loader: Any) -> list[list[int]]:
 
 def test_the_defaults_are_dataloaders() -> None:
     assert numbers(made(list(range(3)))) == [[0], [1], [2]]
-    # The loader pads the data, so both workers make the same number of steps.
+    # Data are padded, so both workers make the same number of steps.
     assert numbers(made(list(range(5)), 2, 1)) == [[1], [3], [0]]
     assert numbers(made(list(range(5)), 2, 1, drop_last=True)) == [[1], [3]]
 
@@ -135,7 +137,7 @@ def test_what_cannot_be_shared_out_is_refused() -> None:
     ):
         with pytest.raises(ty.UsageProblem, match=sentence):
             made(loader, 2)
-    # If there is only one process, it gets all data in the script's order.
+    # A single process gets all data in the script's order.
     assert numbers(made(DataLoader(data, batch_sampler=batches))) == [[0, 1], [2, 3], [4, 5]]
     assert numbers(made(DataLoader(Stream(), batch_size=2))) == [[0, 1], [2]]
     with pytest.raises(ty.UsageProblem, match="got a loader that it has returned earlier"):
@@ -174,7 +176,7 @@ def test_an_evaluation_is_no_step_of_training() -> None:
     test = cluster.loader(torch.ones(6, 1), batch_size=2, evaluation=True)
     for batch in test:
         model(batch)
-        break  # Leaving the loop early ends the evaluation.
+        break  # The evaluation ends when the script leaves the loop early.
     with torch.no_grad():
         assert len(list(map(model, test))) == 3
     assert boundaries == []

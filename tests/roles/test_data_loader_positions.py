@@ -58,8 +58,8 @@ def test_finished_epochs_yield_nothing_and_the_rest_is_what_it_would_have_been(h
     seen.append([next(iterator).tolist() for _ in range(min(batches, len(expected[1])))])
     random = torch.get_rng_state()
     if not batches:
-        # The position is saved before the loader draws the order of the epoch. The random state that determines the
-        # order is saved with it.
+        # The position is saved before the loader has drawn the order of the epoch, but with the random state that
+        # determines it.
         next(iterator)
     position = {**broken.position(), "batches": len(seen[1])}
     torch.manual_seed(99)  # The new process has a different random state.
@@ -90,7 +90,7 @@ def test_with_fewer_workers_than_before_the_batches_done_are_counted_over() -> N
     now.go_on_from(before.position(), lambda: None)
     first, second = epochs(now, 2)
     assert first == []
-    assert len(second) == 4 - 3  # 2 batches of 3 workers correspond to 3 batches of 2 workers.
+    assert len(second) == 4 - 3  # Two batches of each of 3 workers are as many as three batches of each of 2 workers.
 
 
 def test_an_evaluation_neither_counts_nor_is_passed_over() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the device of a rank, and of moving batches to this device; the device `meta` represents a GPU."""
+"""Tests of which device a rank uses, and of moving batches to it. The device `meta` stands for a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = namedtuple("Pair", "first second")
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Simulates two GPUs; the yielded list contains the devices that have been made current."""
+    """Simulates two GPUs; yields a list to which each device that becomes the current one is added."""
     import torch
 
     current: list[int] = []

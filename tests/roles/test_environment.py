@@ -1,4 +1,4 @@
-"""Tests of deriving the identity of a process from its environment variables."""
+"""Tests of reading a process's role, rank and peers from its environment variables."""
 
 from __future__ import annotations
 

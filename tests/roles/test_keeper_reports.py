@@ -1,4 +1,4 @@
-"""Tests of reports over a real socket: they either arrive or are dropped, and never affect training."""
+"""Tests of sending reports over a real socket: a report arrives or is dropped, and never affects training."""
 
 from __future__ import annotations
 

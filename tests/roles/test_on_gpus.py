@@ -1,6 +1,6 @@
 """Tests that training on GPUs gives the same results as training on the CPU, under every strategy.
 
-These tests need a GPU that torch can use.
+The tests need a GPU that torch can use.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_every_kind_of_parameter_is_the_same_on_all_ranks(runs: Runs, ranks: tup
 
 @EXCHANGES
 def test_a_step_with_nan_ends_all_one_step_later(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """On a GPU, the rank does not wait for the check of a step's gradients, so the step with NaN is completed."""
+    """On a GPU, the rank does not wait until a step's gradients are checked, so the step with NaN is still made."""
     for worker in runs.topology(len(ranks), reducers, ranks=ranks, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)
         assert worker.returncode == 1
@@ -124,7 +124,7 @@ def test_float16_with_a_gradscaler_learns_what_one_gpu_does_and_all_leave_out_on
 def test_float16_with_a_gradscaler_through_parameter_servers(
     start: Start, tmp_path: Path, overflowing: list[str]
 ) -> None:
-    """If the gradients of only one worker overflow, the step uses the gradients of the other."""
+    """If only one worker's gradients overflow, the step uses the gradients of the other worker."""
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
     program = PROGRAMS / "scaled.py"
     servers = [start(program, environment=cluster.server(number)) for number in range(2)]
@@ -136,7 +136,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
         first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
         assert (first["scale"], second["scale"]) == (2.0**13, 2.0**11)
         assert first["digest"] == second["digest"]
-        # The difference is not zero, because the reference makes this step with the gradients of both workers.
+        # The results differ, because the reference makes this step with the gradients of both workers.
         assert first["difference"] < 0.02
     assert [output_of(server) for server in servers] == ["", ""]
 
@@ -146,7 +146,7 @@ def test_float16_with_a_gradscaler_through_parameter_servers(
 def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
     strategy: str, groups: int, dtype: torch.dtype
 ) -> None:
-    """The script uses its own CUDA stream, which the threads that send and receive do not use."""
+    """The script uses its own CUDA stream, which is not that of the threads that send and receive."""
 
     def trained(device: torch.device) -> dict[str, torch.Tensor]:
         run = Run(groups, 2, groups, strategy)
@@ -159,7 +159,7 @@ def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
             served = run.worker(rank)
             model = network(dtype).to(device)
             model, optimizer = served.distribute(model, momentum(model), device)
-            if rank == 0:  # The other groups do not train.
+            if rank == 0:  # The other groups make no steps.
                 descend(model, optimizer, [(x.to(device), y.to(device)) for x, y in batches(20, 8, dtype)])
             served.finish()
             served.leave()
@@ -202,14 +202,14 @@ def test_a_strategy_of_the_script_s_own_meets_over_nccl(start: Start, monkeypatc
     port = free_port()
     processes = [start(test_own_strategy.PROGRAM, environment=trainer_environment(rank, 2, port)) for rank in range(2)]
     first, second = (json.loads(output_of(process).splitlines()[-1]) for process in processes)
-    _, after = test_own_strategy.alone([first, second])  # Compute the expected result on the CPU.
+    _, after = test_own_strategy.alone([first, second])  # The expected result is computed on the CPU.
     assert first["after"] == second["after"]
     assert torch.allclose(torch.tensor(first["after"]), torch.tensor(after), rtol=0, atol=1e-12)
 
 
 @EXCHANGES
 def test_the_times_of_a_step_add_up(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
-    """The time spent waiting for a slow GPU is counted as exchange, unless a reducer measures it."""
+    """Waiting for a slow GPU counts as exchange, unless a reducer measures it."""
     outputs = runs.topology(len(ranks), reducers, ranks=ranks).outputs("timed.py", "12", "1", "0.3")
     found: list[list[dict[str, Any]]] = [json.loads(output.splitlines()[-1]) for output in outputs]
     check_sums(found)
@@ -269,7 +269,7 @@ def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_ow
     torch.cuda.synchronize()
 
     torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
-    gradient.fill_(3.0)  # The kernel runs after a kernel that is still active, and before the fence.
+    gradient.fill_(3.0)  # This kernel runs after one that is still running, and before the fence.
     staging.fence()
     torch.cuda._sleep(LONG_KERNEL_CYCLES)
     next_step = torch.cuda.Event()
@@ -283,7 +283,7 @@ def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_ow
     read = torch.cuda.Event()
     staging.target(chunk).fill_(5.0)
     torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
-    # Launch a kernel of the step before the new parameters are installed.
+    # A kernel of the step is launched before the new parameters are installed.
     seen = parameters[0].detach() * 1.0
     read.record()
     staging.install([chunk])

@@ -1,4 +1,4 @@
-"""Tests of the contents of reports and of when they are sent, with a test clock."""
+"""Tests of what reports contain and when they are sent, with a test clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
 
 
 class FakeTensor:
-    """Counts how often its value is read; on a GPU, each of these reads would make training wait."""
+    """Counts how often its value is read, because each read would make training wait for a GPU."""
 
     def __init__(self, value: float, numbers: int = 1) -> None:
         self.value, self.numbers, self.reads, self.detached = value, numbers, 0, 0
@@ -43,7 +43,7 @@ def test_the_first_step_is_due_at_once_and_later_ones_five_times_a_second() -> N
     assert progress.due(at_step=True)
     assert progress.take() == {"step": 1}
     sent = 0
-    for _ in range(1000):  # The loop takes ten seconds, and each step takes 10 ms.
+    for _ in range(1000):  # Together, the steps take ten seconds: 10 ms each.
         clock.now += 0.01
         progress.step()
         if progress.due(at_step=True):
@@ -83,7 +83,7 @@ def test_a_tensor_is_cut_loose_and_read_only_for_the_report() -> None:
     for loss in losses:
         progress.note({"loss": loss})
         progress.step()
-    assert progress.take() == {"step": 10, "loss": 9.0, "compute_s": 0.0}  # The test clock does not advance.
+    assert progress.take() == {"step": 10, "loss": 9.0, "compute_s": 0.0}  # The test clock stands still.
     assert [loss.reads for loss in losses] == [0] * 9 + [1]
     assert all(loss.detached == 1 for loss in losses)
 
@@ -98,7 +98,7 @@ def test_throughput_counts_the_samples_of_finished_steps_and_not_the_warm_up() -
         progress.batch(64)
         clock.now += 0.1
         progress.step()
-    progress.batch(64)  # The batch is prefetched for a step that has not begun.
+    progress.batch(64)  # The batch has been fetched in advance for a step that has not begun.
     assert progress.take()["throughput"] == pytest.approx(640)
 
 
@@ -115,11 +115,11 @@ def test_throughput_is_the_mean_of_the_last_ten_seconds() -> None:
 
     assert train(51, 0.1) == pytest.approx(100)  # The rate is the mean of the 5 s since the first step.
     assert train(50, 0.1) == pytest.approx(100)
-    # During half of the ten seconds, the rate was only 20 samples per second.
+    # In half of the ten seconds, the rate was only 20 samples per second.
     assert train(10, 0.5) == pytest.approx((50 * 10 + 10 * 10) / 10, rel=0.05)
-    # The fast steps were more than ten seconds ago, so they no longer count.
+    # The fast steps ended more than ten seconds ago and do not count.
     assert train(10, 0.5) == pytest.approx(20, rel=0.05)
-    # If a step takes longer than 10 s, the rate is computed from the last step alone.
+    # If a step takes longer than 10 s, only this step counts.
     assert train(2, 30.0) == pytest.approx(10 / 30)
 
 
@@ -158,7 +158,7 @@ def test_names_of_the_scripts_own_are_reported_up_to_32_of_them() -> None:
     progress.note({f"layer_{number}": 0.0 for number in range(31)})
     with pytest.raises(UsageProblem, match="report\\(\\) got 33 names of its own, but 32 are kept: accuracy, "):
         progress.note({"one_more": 1.0})
-    assert len(progress.take()) == 33  # Rejected metrics are not included.
+    assert len(progress.take()) == 33  # Metrics that were rejected are left out.
     progress.note({"step": 7, "accuracy": 0.75})
     assert progress.take()["accuracy"] == 0.75
 

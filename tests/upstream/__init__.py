@@ -1,1 +1,1 @@
-"""Training loops based on public repositories, which are compared with a reference under every strategy."""
+"""Training loops based on public repositories. Tests compare their results under every strategy with a reference."""

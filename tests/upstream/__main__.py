@@ -1,9 +1,10 @@
-"""Runs every loop under every strategy with 2 and 3 workers through the command; writes the table in the documentation.
+"""Runs every loop under every strategy with 2 and 3 workers through `torchyard run`; writes the table in the
+documentation.
 
     python -m tests.upstream [LOOP…] [--strategy all_reduce] [--workers 2] [--slots 2]
 
-The exit code is 1 if a loop ends neither with the correct result nor with a refusal. The table is written only if
-no loop, strategy or number of workers was selected.
+The exit code is 1 if a loop ends neither with the correct result nor with a refusal. The table is written only if no
+loop, strategy or number of workers was selected.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from tests.upstream.runs import Cell
 
 @contextmanager
 def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
-    """Yields the Python for the loops; as root without `cold`, it forks from a process that has imported torch."""
+    """Yields the path of the Python that runs the loops.
+
+    If this process is root and `cold` is not set, that Python forks scripts from a process that has imported torch.
+    """
     if cold or os.geteuid() != 0:
         yield sys.executable
     else:
@@ -35,7 +39,7 @@ def interpreter(folder: Path, *, cold: bool) -> Iterator[str]:
 
 
 def prove(cells: Sequence[Cell], folder: Path, *, slots: int, cold: bool) -> dict[Cell, runs.Verdict]:
-    """Returns the outcome of each cell of the table, and prints each outcome as soon as it is known."""
+    """Runs all cells of the table, and returns their outcomes. Prints each outcome as soon as it is known."""
     references = folder / "reference"
     with redirect_stdout(io.StringIO()):
         runs.make_references(cells, references)

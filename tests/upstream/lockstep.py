@@ -1,7 +1,7 @@
-"""Several ranks of one program as threads of a single process; only one thread runs at a time.
+"""Runs several ranks of one program as threads of a single process, of which only one runs at a time.
 
-A turn ends at a collective call, and the turns are in rank order, so a run is deterministic. The random state is
-switched at each turn, so each rank has its own state, like a process.
+A rank's turn ends when it makes a collective call, and the ranks take turns in rank order, so a run is deterministic.
+The random state is switched at each turn, so each rank has its own random state, as if it were a process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lockstep:
         self._error: BaseException | None = None
 
     def run(self, program: Callable[[int], None]) -> None:
-        """Runs `program(rank)` to its end in every thread; raises the first exception."""
+        """Runs `program(rank)` in one thread per rank until all have ended; raises the first exception."""
         start = _generators()
         threads = [threading.Thread(target=self._live, args=(program, rank, start)) for rank in range(self.ranks)]
         for thread in threads:
@@ -72,7 +72,7 @@ class Lockstep:
             program(rank)
             self._put(rank, "the end", None)
             self._living.discard(rank)
-        except BaseException as error:  # The thread that waits for all ranks raises the exception again.
+        except BaseException as error:  # `run` raises this exception in the caller's thread.
             with self._changed:
                 self._error = self._error or error
         finally:

@@ -31,7 +31,7 @@ _this_rank = threading.local()
 
 
 class Cluster:
-    """One rank's view of the reference, with the calls of torchyard_roles' Cluster that are used by loops."""
+    """Provides, for one rank of the reference, those calls of torchyard_roles' Cluster that loops use."""
 
     role = "worker"
     device = torch.device("cpu")
@@ -55,7 +55,7 @@ class Cluster:
         for each in models:
             self._models.append(each)
             _take_state(each, self._meet("distribute", _state(each))[0])
-            each.no_sync = lambda: self.accumulate()  # no_sync is a function, which is shared by copies of the model.
+            each.no_sync = lambda: self.accumulate()  # Copies of the model share this function.
         if optimizer is None:
             return model
         for each in optimizers:
@@ -83,9 +83,9 @@ class Cluster:
         optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # The test replaces this method.
 
     def after_backward(self) -> None:
-        """Averages every model's gradients, and copies the chief's buffers to all ranks.
+        """Averages the gradients of every model, and copies the chief's buffers to all ranks.
 
-        DDP copies the buffers before a forward pass.
+        DDP copies the buffers at another time: before a forward pass.
         """
         if self._local or self._alone:
             return
@@ -94,7 +94,8 @@ class Cluster:
             buffers = dict(model.named_buffers())
             first = self._meet("buffers", {name: each.clone() for name, each in buffers.items()})[0]
             for name, each in buffers.items():
-                # `.data` avoids an error, because batch norm's statistics may be in a graph that is still needed.
+                # The assignment uses `.data`, because autograd may still need batch norm's statistics for a backward
+                # pass.
                 each.data.copy_(first[name])
 
     def _average(self, parameters: Sequence[Tensor]) -> None:
@@ -169,7 +170,7 @@ def _join() -> Cluster:
 
 @contextmanager
 def _in_place_of_torchyard() -> Iterator[None]:
-    """Makes `import torchyard_roles` return the reference, and ends every backward pass with an average."""
+    """Makes `import torchyard_roles` return this module, and averages gradients at the end of every backward pass."""
     module = types.ModuleType("torchyard_roles")
     module.join = _join  # type: ignore[attr-defined]  # The attribute is added here.
     before, own_backward = sys.modules.get("torchyard_roles"), torch.autograd.backward
@@ -201,7 +202,9 @@ def _in_place_of_torchyard() -> Iterator[None]:
 
 
 def run(loop: str, ranks: int, results: Path, *, alone: bool = False) -> None:
-    """Runs one loop, whose ranks write their results into a folder. If `alone` is set, gradients are not averaged."""
+    """Runs one loop, whose ranks write their results into a folder. If `alone` is set, the ranks do not average
+    gradients.
+    """
     results.mkdir(parents=True, exist_ok=True)
     os.environ[RESULTS] = str(results)
     lockstep = Lockstep(ranks)

@@ -1,4 +1,4 @@
-"""Launches loops with the command on this computer, and judges the results of the runs."""
+"""Launches loops with `torchyard run` on this computer, and judges their results."""
 
 from __future__ import annotations
 
@@ -32,21 +32,24 @@ STRATEGIES = {
     "sandblaster": ("{kind: sandblaster}", "{name: servers, role: ps, replicas: 2}"),
     "downpour": ("{kind: downpour, worker_groups: 2}", "{name: servers, role: ps, replicas: 1}"),
 }
-"""By the strategy's name: the strategy block of the topology, and the additional pool that the strategy needs."""
+"""For each strategy, the strategy block of the topology and the additional pool that the strategy needs."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
-"""Environment variables with which the loops of asynchronous groups make smaller and more steps."""
+"""Environment variables that make the loops of asynchronous groups take smaller and more steps."""
 SILENT_FAULTS = {"plateau_of_each"}
-"""Loops whose ranks diverge because of a defect in the script. A run that continues would silently be wrong."""
+"""Loops whose ranks diverge because of a defect in the script. If such a run continued, its result would silently be
+wrong.
+"""
 CONSEQUENCES = {"PeerLost", "StoreLost", "StoreTimeout", "ProtocolError"}
-"""Torchyard's errors that are only consequences, and do not explain why a loop cannot work."""
+"""Torchyard's errors that follow from another error, and therefore do not explain why a loop cannot work."""
 
 Cell = tuple[str, str, int]
 """A loop, a strategy and a number of workers."""
 FAULT = "torchyard: this is a fault in Torchyard itself"
 
 _LAST_LINE = re.compile(r"exited with \d+; its last line was: torchyard: (.*?)\s*$", re.MULTILINE)
-"""Matches the last line of a script that was refused at its end, where no exception can be raised."""
+"""Matches the last line of the error output if Torchyard refuses a script at its end, where it can raise no exception.
+"""
 _END = re.compile(r"exited with \d+: (?:\w+\.)*(\w+): (.*?)\s*$", re.MULTILINE)
 
 
@@ -72,7 +75,7 @@ def names() -> list[str]:
 
 
 def make_references(cells: Iterable[Cell], folder: Path) -> None:
-    """Computes the reference results of cells in their folders.
+    """Computes the reference results of the given cells, each in its folder.
 
     Loops with silent faults have a reference only for downpour.
     """
@@ -110,7 +113,9 @@ class Computer:
         )
 
     def run(self, loop: str, strategy: str, workers: int) -> tuple[subprocess.CompletedProcess[str] | None, Path]:
-        """Returns the result of `torchyard run` (None if it did not end), and the folder with the loop's results."""
+        """Runs a loop with `torchyard run`. Returns the result of the command, or None if it did not end, and the
+        folder with the loop's results.
+        """
         folder = self._folder / f"{loop}-{strategy}-{workers}"
         folder.mkdir()
         kind, more = STRATEGIES[strategy]
@@ -139,7 +144,7 @@ class Computer:
 
 @contextmanager
 def warm_python(folder: Path) -> Iterator[str]:
-    """Provides a Python on this computer that forks its scripts from a process that has imported torch; needs root."""
+    """Yields a Python for this computer that forks scripts from a process that has imported torch. Requires root."""
     with ExitStack() as stack:
         fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
         stack.callback(fork_server.close)
@@ -153,7 +158,7 @@ def warm_python(folder: Path) -> Iterator[str]:
 
 
 def _serve_exit_statuses(fork_server: ForkServer, stopped: threading.Event) -> None:
-    """Reads the exit statuses that the fork server reports, because the server would otherwise block."""
+    """Reads the exit statuses that the fork server reports. If they were not read, the server would block."""
     while not stopped.wait(0.5):
         fork_server.receive_pending()
 
@@ -166,9 +171,9 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """Judges a run by its end, and by its results compared with the reference.
+    """Returns the verdict on a run from its end and from the comparison of its results with the reference.
 
-    For downpour, the ranks of the reference are separate.
+    For downpour, the ranks of the reference train separately.
     """
     if done is None:
         return Verdict("hangs", f"after {PATIENCE_S} s")
@@ -199,7 +204,7 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """Yields the largest difference in each tensor (infinity if the tensor is missing) and the tensor's name.
+    """Yields, for each tensor, the largest difference and the name; the difference of a missing tensor is infinity.
 
     Buffers are compared only on rank 0.
     """
@@ -240,7 +245,8 @@ def _judge_learning(found: list[dict[str, Any]], alone: list[dict[str, Any] | No
     for rank, each in enumerate(found):
         if max(difference for difference, _ in _differences(each, alone[rank] or {}, "parameters", rank)) < TOLERANCE:
             return Verdict("different", f"rank {rank} has trained alone")
-        # A worker group that begins late starts with the updates of other groups, so its first loss may already be low.
+        # A worker group that begins late starts from parameters that other groups have trained, so its first loss may
+        # already be low.
         losses, untrained = each["losses"], (alone[rank] or {})["losses"]
         part = max(1, len(losses) // 4)
         first, last = untrained[: max(1, part // 2)].mean().item(), losses[-part:].mean().item()

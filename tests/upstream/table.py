@@ -1,4 +1,4 @@
-"""The table of loops and strategies in docs/training-script.md, which is written by `make proof` and read by tests."""
+"""Renders and reads the table of loops and strategies in docs/training-script.md, which `make proof` writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- loops: written by `make proof` -->", "<!-- end of loops -->"
 
 
 def render(verdicts: Mapping[Cell, Verdict]) -> str:
-    """Returns the table, followed by the details of the outcomes."""
+    """Returns the table in Markdown, followed by details of the outcomes."""
     sentences: list[str] = []
     lines = [f"| loop | {' | '.join(STRATEGIES)} |", f"|---|{'---|' * len(STRATEGIES)}"]
     for loop in sorted({loop for loop, _, _ in verdicts}):
@@ -46,7 +46,7 @@ def write(verdicts: Mapping[Cell, Verdict]) -> None:
 
 
 def read(page: str) -> dict[Cell, str]:
-    """Returns the outcome of each cell in the documentation page."""
+    """Returns the outcome of each cell, as read from the documentation page."""
     table = page.partition(BEGIN)[2].partition(END)[0]
     found = {}
     for line in table.splitlines():

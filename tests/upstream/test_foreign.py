@@ -39,9 +39,12 @@ SCRIPTS = [
     ("boring.py", 3),
     ("tiny_trainer.py", 3),
 ]
-"""The tested scripts, each a module of an installed package or a file in `foreign`, with their numbers of ranks."""
+"""The tested scripts with their numbers of ranks. A script is a module of an installed package or a file in `foreign`.
+"""
 ON_ONE_HOST = ("accelerate.test_utils.scripts.test_script",)
-"""Scripts whose ranks exchange a file in their working folder. All others are spread over three hosts."""
+"""Scripts whose ranks exchange a file in their working folder, and therefore run on one host. All other scripts run on
+three hosts.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +54,9 @@ def _installed() -> None:
 
 
 def results(output: str) -> list[str]:
-    """Returns the lines with a script's results, or with the titles and results of its tests.
+    """Returns the lines of the output that contain a script's results, or the titles and results of its tests.
 
-    Accelerate's scripts print once per host, so equal lines count once.
+    Accelerate's scripts print such a line once per host, so equal lines count once.
     """
     said = re.findall(
         r"^(?:result: .*|.*\*\*.*\*\*.*|Successfully ran on .*|testing .*|.*[Tt]est.*passed.*)$", output, re.MULTILINE
@@ -62,7 +65,7 @@ def results(output: str) -> list[str]:
 
 
 def under_torchrun(script: str, ranks: int, logs: Path) -> list[str]:
-    """Returns the results of the ranks that torchrun starts on this computer."""
+    """Runs a script under torchrun on this computer, and returns the results that its ranks print."""
     program = ["-m", script] if script.startswith("accelerate.") else [str(FOREIGN / script)]
     return results(output_under_torchrun(program, ranks, logs, ON_CPU))
 

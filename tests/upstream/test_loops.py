@@ -1,4 +1,4 @@
-"""Tests of a sample of the loops through the command, and of the reference compared with DistributedDataParallel."""
+"""Tests of a sample of the loops with `torchyard run`, and comparison of the reference with DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SAMPLE = [
     ("min_gpt", "downpour", 2),
     ("encoder_head", "downpour", 3),
 ]
-"""CI's sample of the matrix: each strategy, and different ways of computing gradients."""
+"""The cells of the table that CI runs: each strategy, and various ways to compute gradients."""
 TRAINED_BY_DDP = [
     "batch_norm_evaluation",
     "dcgan",
@@ -60,7 +60,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[runs.Computer
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory, torch_for_hosts: ForkServer) -> Path:
-    """The folder of the reference results for the sample and for DDP, computed in a separate process."""
+    """Returns the folder of the reference results for SAMPLE and TRAINED_BY_DDP, which a separate process computes."""
     folder = tmp_path_factory.mktemp("references")
     cells = [*SAMPLE, *((loop, "all_reduce", 2) for loop in TRAINED_BY_DDP)]
     program = "\n".join(

@@ -1,4 +1,4 @@
-"""Tests of the code in `tests.upstream`: ranks in lockstep, the comparison, and the table in the documentation."""
+"""Tests of the code in `tests.upstream`: running ranks in lockstep, judging runs, and the documentation's table."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Journeys through the window: the real program on a virtual display, with pointer and keys of another process."""
+"""Tests of the real window on a virtual display. Another process sends the pointer and key events."""

@@ -2,7 +2,7 @@
 
 python -m tests.window.run [--pictures FOLDER] JOURNEY ARGUMENTS OF torchyard-gui
 
-The exit status is 0 if every step of the journey was as expected and neither Qt nor the log reported a message.
+The exit status is 0 if every step of the journey was as expected, and neither Qt nor the log printed a warning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class Complaints(logging.Handler):
-    """Collects warnings from Qt and the log, and exceptions."""
+    """Collects exceptions, and the warnings of Qt and of the log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -36,7 +36,7 @@ class Complaints(logging.Handler):
         self.messages.append(self.format(record))
 
     def take_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Takes an exception of a slot or an overridden method, which Qt would otherwise only print."""
+        """Records an exception from a slot or an overridden method, which Qt would otherwise only print."""
         self.messages.append("".join(traceback.format_exception(kind, error, trace)))
 
     def take_qt(self, kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
@@ -72,7 +72,7 @@ def main() -> int:
             perform(user)
             assert not complaints.messages, complaints.messages
             status = 0
-        except BaseException:  # Every exception ends the journey and is reported.
+        except BaseException:  # Any exception ends the journey and is reported.
             traceback.print_exc()
             user.picture("failed")
         sys.stdout.flush()

@@ -17,7 +17,9 @@ from tests.window.display import open_display
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 600
-"""Deadline of a journey in seconds, which is generous, so that a journey does not fail on a loaded machine."""
+"""Deadline of a journey in seconds. The deadline is generous, so journeys do not fail merely because the machine is
+busy.
+"""
 PROGRAMS = ("Xvfb", "openbox", "xdotool", "xterm")
 
 pytestmark = [
@@ -30,7 +32,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def display(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A display of the size given by the test."""
+    """Yields a virtual display of the size that the test requests."""
     with open_display(request.param) as name:
         yield name
 
@@ -57,9 +59,9 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Performs a journey.
 
-    Its module has a function `journey(user)`, and optionally `prepare(home)`, which writes files and returns arguments
-    of the window, a context `prepared(home)` around the journey, and PARTS: functions that are each performed in a new
-    window; all but the last leave the window as if it had been killed.
+    The module of a journey has a function `journey(user)`. Optionally, it also has `prepare(home)`, which writes files
+    and returns arguments for the window; `prepared(home)`, a context around the journey; and PARTS, functions that are
+    each performed in a new window. All windows but the last end as if they had been killed.
     """
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()
@@ -68,7 +70,6 @@ def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.Fix
         request.getfixturevalue("needs_lab")
     arguments = getattr(module, "prepare", lambda home: None)(home) or []
     with getattr(module, "prepared", nullcontext)(home):
-        # A part ends without closing the window, as if it had been killed; the next part opens a new window.
         for part in getattr(module, "PARTS", ("journey",)):
             perform(display, home, pictures, journey, part, arguments)
             arguments = []

@@ -1,4 +1,6 @@
-"""A user of the real window: pointer and keys come from another X client, and the screen is read on the GUI thread."""
+"""Simulates a user of the real window. Pointer and key events come from another X client; the state of widgets is read
+on the GUI thread.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from torchyard_gui.windows.main_window import MainWindow
 T = TypeVar("T")
 LOOK_EVERY_S = 0.02
 STEP_S = 0.01
-"""Time in seconds between two pointer positions of a drag."""
+"""Time in seconds between two successive pointer positions of a drag."""
 
 
 class GuiThread(QObject):
-    """Runs functions on the GUI thread, even while a dialog or a drag has its own event loop."""
+    """Runs functions on the GUI thread, even while a dialog or a drag runs its own event loop."""
 
     _posted = Signal(object)
 
@@ -62,7 +64,7 @@ class User:
         return self._gui.run(function)
 
     def expect(self, condition: Callable[[], object], what: str = "", within_s: float = WITHIN_S) -> None:
-        """Waits until a condition, evaluated on the GUI thread, is true. Fails after `within_s`."""
+        """Waits until a condition is true, which is evaluated on the GUI thread. Fails after `within_s` seconds."""
         deadline = time.monotonic() + within_s
         while not self.gui(condition):
             if time.monotonic() > deadline:
@@ -125,22 +127,27 @@ class User:
         self._press_buttons("mousedown", "1")
 
     def _press_buttons(self, *command: str) -> None:
-        """Presses once the interval of a double click has passed, so that two clicks are not a double click."""
+        """Sends a mouse button event after the interval of a double click, so that two clicks are not taken for a
+        double click.
+        """
         interval_s = self.gui(lambda: QApplication.styleHints().mouseDoubleClickInterval()) / 1000
         time.sleep(max(0.0, self._clicked_at + interval_s + STEP_S - time.monotonic()))
         xdotool(*command)
-        # On a busy machine, xdotool may press much later than it was started, but not after it has ended.
+        # On a busy machine, xdotool may press long after its start, but never after its end, so the time is taken at
+        # its end.
         self._clicked_at = time.monotonic()
 
     def release(self) -> None:
         xdotool("mouseup", "1")
 
     def drag(self, start: QPoint, end: QPoint, steps: int = 12, *, release: bool = True) -> None:
-        """Presses at `start`, moves in steps as a hand does, and releases at `end` unless `release` is False."""
+        """Presses the button at `start`, moves the pointer in steps as a hand would, and releases the button at `end`
+        unless `release` is False.
+        """
         self.move(start)
         self.press()
         for step in range(1, steps + 1):
-            time.sleep(STEP_S)  # The pauses imitate the speed of a hand; no event is awaited.
+            time.sleep(STEP_S)  # The pauses make the drag as slow as by hand; they do not wait for an event.
             self.move(start + (end - start) * step / steps)
         if release:
             self.release()

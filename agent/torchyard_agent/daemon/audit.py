@@ -1,4 +1,4 @@
-"""The audit log of a host, `audit.jsonl`: actions on the agent and its runs, with their time and user.
+"""The audit log of a host, `audit.jsonl`. It records each action on the agent and its runs, with time and user.
 
 The log contains actions that do not concern a run, or whose records must outlive the run. All other actions are
 recorded in the run's journal. Entries are only appended. A successful undeploy removes the log. This module imports few
@@ -38,7 +38,7 @@ def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> 
         _rotate(path)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # The line is written in a single call, because a daemon that is ending may write at the same time.
+            # The line is written in a single call, because another daemon that is ending may write at the same time.
             os.write(file, line)
         finally:
             os.close(file)
@@ -49,7 +49,10 @@ def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> 
 
 
 def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object) -> None:
-    """Records a daemon's start: `deploy` for the first on this host, `upgrade` if its archive is new, else `start`."""
+    """Records a daemon's start as `deploy`, `upgrade` or `start`.
+
+    The first start on this host is a `deploy`, and a start from a new archive is an `upgrade`.
+    """
     before = next((act for act in reversed(list(_acts(agent_dir, node))) if act.get("what") in _STARTS), None)
     more = {"version": version, "sha256": sha256}
     if before is None:
@@ -67,9 +70,9 @@ def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]
 
 
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
-    """Returns the daemon's methods and `audit.read`.
+    """Returns the daemon's methods, wrapped so that calls are recorded, and `audit.read`.
 
-    Successful calls of the methods in _ACTS are recorded in the log.
+    The log records successful calls of the methods in _ACTS.
     """
     from torchyard_agent.protocol.jsonrpc import RpcError
 

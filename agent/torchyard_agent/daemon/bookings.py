@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Pace(NamedTuple):
-    """Sampling intervals in seconds. Tests shorten them by variables such as `TORCHYARD_BOOKINGS_ENFORCE_S`."""
+    """Sampling intervals in seconds. Tests set shorter ones by variables such as `TORCHYARD_BOOKINGS_ENFORCE_S`."""
 
     enforce_s: float = 10.0
     evidence_s: float = 60.0
@@ -119,9 +119,9 @@ class Bookings:
         return {"kept": kept, "taken": timestamps.rfc3339(self._calendar.taken)}
 
     async def confirm(self, connection: Connection, params: Params) -> Any:
-        """Confirms that the stored snapshot is still valid at `taken`.
+        """Confirms that the stored calendar is still valid at the time `taken`.
 
-        `kept` is false if its `revision` is different.
+        In the result, `kept` is false if the stored calendar has another `revision`.
         """
         host = _host(params)
         try:
@@ -215,8 +215,7 @@ class Bookings:
         known, now = self._calendar, time.time()
         assert known is not None
         enforcement = known.enforcement_on(self._host)
-        # If the calendar is stale, the uses of GPUs are still classified until the end of its period, but no actions
-        # are taken.
+        # If the calendar is stale, GPU uses are still classified until the end of its period, but no actions are taken.
         enforces = enforcement.level != OFF and now < known.until
         if not enforces:
             self._enforcer.forget()

@@ -37,7 +37,7 @@ KEEP_GB = 50.0
 ALWAYS_KEPT = 10
 """Number of the newest ended runs that are always kept, regardless of their age and size."""
 QUIET_S = 3600.0
-"""Time in seconds since the last write to its journal for which a run is kept. Its keeper may be starting or ending."""
+"""How many seconds a run is kept after the last write to its journal. Its keeper may be starting or ending."""
 ARCHIVES_S = 30 * DAY_S
 SCRATCH_S = DAY_S
 """Age in seconds at which temporary files and folders, such as incomplete uploads of archives, are removed."""
@@ -46,7 +46,7 @@ SNAPSHOTS_WHEN_SHORT_S = DAY_S
 SHORT_SHARE = 0.1
 """Fraction of free disk space below which unused snapshots are kept for only one day."""
 FILES_S = DAY_S
-"""Age in seconds up to which a file that belongs to no snapshot is kept, because it may still be uploading."""
+"""How many seconds a file that belongs to no snapshot is kept. Its snapshot may still be uploading."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
@@ -57,6 +57,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _END = b'"event":"run_ended"'
 _TAIL = 1 << 20
 """Number of bytes at the end of a journal that are searched for the entry `run_ended`.
+
 The entry is long, because it lists all replicas.
 """
 
@@ -116,7 +117,7 @@ def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, s
 
 
 def collect(agent_dir: str, node: str, sha256: str, limits: Limits, now: float | None = None) -> None:
-    """Runs all parts of the collection. An error in one part does not affect the others.
+    """Collects runs, snapshots, archives and log text. An error in one part does not affect the others.
 
     Args:
         sha256: The hash of the archive that this host's daemon runs from.
@@ -401,7 +402,7 @@ def _remove(folder: str, removed: str) -> None:
 
 
 def _empty_removed(agent_dir: str, node: str) -> None:
-    """Removes folders that an earlier collection could not remove. On NFS, open files remain for a while."""
+    """Removes folders that an earlier collection could not remove, for example because their files were open (NFS)."""
     folder = os.path.join(paths.host_dir(agent_dir, node), REMOVED)
     for name in _names(folder):
         _remove_tree(os.path.join(folder, name))
@@ -443,7 +444,7 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Yields whether this is the only collection on this host.
+    """Yields whether this process is the only collection on this host.
 
     Sets the modification time of `path` to the current time.
     """

@@ -1,4 +1,4 @@
-"""Starts garbage collection as a separate process, at most once an hour and only after a request of a desktop.
+"""Starts garbage collection as a separate process, at most once an hour and only after a request from a desktop.
 
 An idle daemon therefore has no timer. The hour is measured from the modification time of a file, so the limit also
 applies across restarts of the daemon.
@@ -20,7 +20,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 EVERY_S = 3600.0
 AFTER_S = 5.0
-"""Time in seconds from a request to the collection. A launch that follows the request has usually begun by then."""
+"""How many seconds after a request the collection starts. A launch that follows has usually begun by then."""
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,8 @@ sys.dont_write_bytecode = True
 from torchyard_agent.daemon.garbage_collection import main
 sys.exit(main(agent_dir, node, sha256))
 """
-"""The code of the collecting process. The process forks, so it is not a child of the daemon.
-The daemon can be replaced without waiting for the collection.
+"""The code of the collecting process.
+
+The process forks, so it is not a child of the daemon. The daemon can therefore be replaced without waiting for the
+collection.
 """

@@ -25,9 +25,9 @@ def main(
         settle: Unpacks the archive if it runs from memory.
         by: The name of the user whose desktop has started the daemon.
     """
-    umask.keep_files_private()  # systemd sets a different umask.
+    umask.keep_files_private()  # systemd sets another umask.
     with open("/proc/self/comm", "w") as name:
-        # `top` and `ps -e` show this name. The command line is still that of the bootstrap.
+        # `top` and `ps -e` show this name. The command line is still the bootstrap's.
         name.write("torchyard-agent")
     hello = {
         "version": __version__,

@@ -21,20 +21,20 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
 CONNECT_S = 3.0
-"""Timeout in seconds for connecting. It is long enough for a lost SYN, which is sent again after 1 s."""
+"""Timeout in seconds for connecting. It allows for a lost SYN, which the kernel sends again after 1 s."""
 GREETING_S = 2.0
 LISTEN_S = 60.0
 """Longest time in seconds for which a listener stays open, even if the desktop has disconnected."""
 LONGEST_PULL_S = 1.0
 STALLED_S = 0.8
-"""Time in seconds without data after which a measurement fails, because it delays the measurements of other hosts."""
+"""A measurement fails if no data arrives for this many seconds, because it would delay those of other hosts."""
 WARM_UP_S = 0.1
 """Time in seconds at the start of a measurement that is not counted, because TCP is still opening its window."""
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
 """Fraction of an interface's speed above which its traffic counts as busy, if it also exceeds BUSY_BYTES_S."""
 OBSERVE_S = 0.3
-"""Time in seconds for which traffic is observed. Training traffic is bursty, with one burst per step."""
+"""How many seconds traffic is observed. Training traffic is bursty, with one burst per step."""
 _CHUNK = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 
@@ -56,10 +56,11 @@ class NetworkProbe:
         }
 
     async def listen(self, connection: Connection, params: Params) -> Any:
-        """Listens at `address`, on each of a run's reserved `ports` or on one port of `port_range` (null for any port).
+        """Listens at `address`, on each of a run's reserved `ports` or on one port of `port_range`.
 
-        If `address` is missing, the host's address on the route to `towards` is used. Returns `address`, `ports` and
-        `busy`. `busy` is true if the interface has other traffic, which is measured only if `traffic` is true.
+        A `port_range` of null means any port. If `address` is missing, the host's address on the route to `towards` is
+        used. Returns `address`, `ports` and `busy`. `busy` is true if the interface has other traffic, which is
+        measured only if `traffic` is true.
         """
         token = str(params["token"])
         address = params.get("address") or network_addresses.address_towards(str(params["towards"]))
@@ -119,7 +120,7 @@ class _Listener:
     def __init__(self, token: str, address: str):
         self._token = token.encode() + b"\n"
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # Behind NAT, the host does not have the address by which other hosts reach it.
+        # If the host is behind NAT, it does not itself have the address by which other hosts reach it.
         self._address = address if network_addresses.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
         self._held: port_reservation.HeldPorts | None = None
@@ -196,7 +197,7 @@ class _Listener:
 
 
 async def _try(token: str, source: str | None, target: Params) -> Params | None:
-    """Connects to a target. Returns None, or if it cannot be reached, the target with its `error`."""
+    """Connects to a target. Returns None if this succeeds, otherwise the target with its `error`."""
     loop = asyncio.get_running_loop()
     address, port = str(target["address"]), int(target["port"])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -252,7 +253,7 @@ def _send_zeros(client: socket.socket) -> None:
 
 
 async def _is_busy(address: str) -> bool:
-    """Returns whether the interface with this address has other traffic, which a measurement would disturb."""
+    """Returns whether the interface with this address has other traffic. A measurement would disturb this traffic."""
     interface = network_addresses.interface_of(address)
     if interface is None:
         return False

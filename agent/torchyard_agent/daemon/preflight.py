@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY = "/dev/shm"
 INFINIBAND = "/sys/class/infiniband"
 KEEPER_EXIT_S = 30.0
-"""Time in seconds after the end of a run within which its keeper should exit."""
+"""A keeper should exit within this many seconds after the end of its run."""
 
 Params = dict[str, Any]
 
@@ -70,7 +70,7 @@ def _shared_memory() -> dict[str, int] | None:
 
 def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
     """Returns the health, XIDs and processes of each chosen GPU. XIDs are None if the kernel log is not readable."""
-    # NVML and ctypes are imported only if GPUs were chosen.
+    # NVML and ctypes are imported here, because they are needed only if GPUs were chosen.
     from torchyard_agent.telemetry import xid_errors
     from torchyard_agent.telemetry.nvml import Nvml
     from torchyard_agent.telemetry.process_owners import Owners
@@ -97,7 +97,7 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
 
 
 async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
-    """Ends processes that earlier runs without a keeper have left behind, and returns the processes by run.
+    """Ends processes that earlier runs have left behind, if they have no keeper. Returns the processes by run.
 
     The result is [{`run_id`, `ended` (PIDs that were ended since the last call), `left` (PIDs that remain), `keeper`}].
     `keeper` is true if the run ended more than KEEPER_EXIT_S ago but its keeper is still alive.
@@ -124,7 +124,10 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _in_use(folders: list[str]) -> set[str]:
-    """Returns those of `folders` that environments of this user's processes contain, from one scan of /proc."""
+    """Returns those of `folders` that the environment of any process of this user contains.
+
+    Scans /proc once.
+    """
     paths = {path + "/" for _, path in orphans.run_dirs()}
     return {folder for folder in folders if any(path.startswith(folder + "/") for path in paths)}
 

@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 LAUNCH_DEADLINE_S = 20.0
-"""Longest time in seconds for which an ending daemon waits for prepared launches, which depend on its connections."""
+"""How many seconds an ending daemon waits at most for prepared launches, which depend on its connections."""
 
 
 class Methods:

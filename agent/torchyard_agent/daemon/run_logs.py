@@ -1,4 +1,4 @@
-"""Access to the logs of ranks by byte offset. Clients request the parts of a log."""
+"""Access to the logs of ranks by byte offset. Clients request one part of a log at a time."""
 
 from __future__ import annotations
 

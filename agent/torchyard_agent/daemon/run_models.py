@@ -25,12 +25,12 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 EXPORTS = "exports"
-"""Subfolder of the run's folder for these files. A file exists until its desktop removes it or disconnects."""
+"""Subfolder of the run's folder for exported models. A file exists until its desktop removes it or disconnects."""
 WAIT_S = 20.0
-"""Longest time in seconds until a request is answered while a model is being exported."""
+"""How many seconds a request waits at most for the export of a model before it is answered."""
 MODEL = "model.pt"
 METADATA = ".metadata"
-"""The file that a sharded checkpoint has instead of MODEL."""
+"""The file that a sharded checkpoint has in place of the file MODEL."""
 _UNFINISHED = re.compile(r"\.saving-(step-\d{12})-shared")
 """The name of a folder in which ranks write their parts of a sharded model."""
 MAX_PARTS = 50
@@ -103,7 +103,7 @@ class _Export:
 
 
 class RunModels:
-    """The methods `checkpoints.list`, `model.export` and `model.remove`. Threads access the disk."""
+    """The methods `checkpoints.list`, `model.export` and `model.remove`. They access the disk in threads."""
 
     def __init__(self, runs: Runs, archive: str):
         self._runs = runs
@@ -178,7 +178,7 @@ class RunModels:
     def _put_together(self, export: _Export, folder: str, step: int, params: Params) -> None:
         import subprocess  # This module is imported here, because only an export needs it.
 
-        # This module, too, is needed only for an export.
+        # This module is also imported here because only an export needs it.
         from torchyard_agent.keeper.processes.rank_process import command
 
         python = _python(params)

@@ -15,6 +15,7 @@ PIECE = 512 * 1024
 """Maximum number of bytes of a file in one answer."""
 INCOMPLETE = (".saving-", ".carried-")
 """Prefixes of the names of checkpoint folders that are being written or copied here.
+
 The folders are renamed when they are complete.
 """
 

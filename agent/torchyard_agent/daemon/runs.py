@@ -23,14 +23,17 @@ from torchyard_agent.telemetry.procfs import boot_id
 from torchyard_agent.unix_socket_rpc import Connection
 
 KEEPER_DEADLINE_S = 20.0
-"""Timeout in seconds for the start of a keeper, which takes 0.1 s on an idle host."""
+"""How many seconds a keeper may take to start. On an idle host, it takes 0.1 s."""
 EXIT_DEADLINE_S = 10.0
-"""Timeout in seconds for a keeper to exit after its run has ended or was aborted."""
+"""How many seconds a keeper may take to exit after its run has ended or was aborted."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Runs:
     """Starts keepers, connects to running keepers, and reads the records of ended runs."""
+
+    poll_s = 5.0
+    """Interval in seconds at which a journal is read even without a notification of its growth."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir
@@ -122,7 +125,7 @@ class Runs:
         return await self.keeper(run_id)
 
     async def _has_renewed(self, run_id: str, keeper: Connection) -> bool:
-        """Renews the lease of a keeper, and returns whether this succeeded. If not, the keeper has exited."""
+        """Renews the lease of a keeper, and returns whether this succeeded. If it did not, the keeper has exited."""
         try:
             await keeper.call("renew", {})
         except RpcError as error:
@@ -285,6 +288,10 @@ class Runs:
         keeper.on_close.append(forget)
         return keeper
 
+    async def is_open(self, run_id: str) -> bool:
+        """Returns whether the run has a keeper here, or on a cluster, whether its job is in the queue."""
+        return await self.keeper(run_id) is not None
+
     async def is_running(self, run_id: str) -> bool:
         """Returns whether the run has a keeper here. If the run has ended, first waits until its keeper exits.
 
@@ -292,7 +299,7 @@ class Runs:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXIT_DEADLINE_S
-        while await self.keeper(run_id) is not None:
+        while await self.is_open(run_id):
             if not self._has_ended(run_id) or loop.time() > deadline:
                 return True
             await asyncio.sleep(0.02)
@@ -344,7 +351,7 @@ class Runs:
             del self._listeners[run_id]
 
     async def show(self, run_id: str) -> dict[str, Any]:
-        """Returns the run's record, and its state according to its journal."""
+        """Returns the run's record, and the state that follows from its journal."""
         folder = self.folder(run_id)
         # If this method did not wait, a run that is being launched would look like a run whose keeper has died.
         await self._wait_for_start(run_id)
@@ -357,23 +364,24 @@ class Runs:
             except RpcError:
                 silent = not keeper.closed  # A keeper that answers too slowly is still alive.
                 keeper = keeper if silent else None
-        # The journal is read after the keeper was looked up. If the keeper has just exited, its last entries are then
-        # included.
+        # The journal is read after the keeper was looked up. If the keeper has exited in between, the entries that it
+        # wrote last are thus included.
         view = journal_replay.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)
-        if keeper is None and not view["ended"]:
+        alive = keeper is not None or await self.is_open(run_id)
+        if not alive and not view["ended"]:
             await self.end_orphans(run_id)
         view["replicas"] = list(view["replicas"].values())
         return {
             **view,
-            "alive": keeper is not None,
+            "alive": alive,
             "silent": silent,
             "died": self.death(run_id),
             "record": read_record(folder),
         }
 
     def death(self, run_id: str) -> str:
-        """Returns, as a clause, the reason why a run has no keeper although its end is not recorded."""
+        """Returns why a run has no keeper although its end is not recorded, as a clause for a sentence."""
         before = read_record(self.folder(run_id)).get("boot_id")
         if before and before != boot_id():
             return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
@@ -401,7 +409,7 @@ class Runs:
             self._ended[run_id] = {"ended": [pid for pid in found if pid not in stuck], "left": stuck}
 
     def take_ended(self) -> dict[str, dict[str, list[int]]]:
-        """Returns, for each run, the PIDs that were ended since the last call (`ended`) and that remain (`left`)."""
+        """Returns the PIDs of each run's processes that were ended since the last call (`ended`) or remain (`left`)."""
         ended, self._ended = self._ended, {}
         return ended
 
@@ -450,8 +458,10 @@ sys.dont_write_bytecode = True
 from torchyard_agent.keeper.main import main
 sys.exit(main(agent_dir, node, run_id))
 """
-"""The code of a keeper's process. It prevents asyncio from importing ssl (2 MB, 10 ms), which no keeper needs.
-Bytecode is written only by `daemon.bytecode`.
+"""The code of a keeper's process.
+
+It prevents asyncio from importing ssl (2 MB, 10 ms), which no keeper needs. It writes no bytecode, because only
+`daemon.bytecode` does.
 """
 
 
@@ -462,7 +472,7 @@ def _checked(run_id: object) -> str:
 
 
 def read_record(folder: str) -> dict[str, Any]:
-    """Returns the contents of a run's `run.json`, or {} if the file is missing or damaged, as after a power failure."""
+    """Returns the contents of a run's `run.json`, or {} if the file is missing or damaged."""
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             record = json.load(file)

@@ -24,7 +24,7 @@ from torchyard_agent.protocol import paths
 from torchyard_agent.telemetry.sampler import Sampler
 
 COMPILE_AFTER_S = 3.0
-"""Time in seconds before bytecode is compiled. The delay keeps the desktop's first requests fast."""
+"""How many seconds to wait before bytecode is compiled. The delay keeps the desktop's first requests fast."""
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ async def serve_until_retired(
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
     loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, paths.archive_dir(agent_dir, hello["sha256"])))
     with contextlib.suppress(OSError):
-        # If there is no unit, for example because the home folder is not writable, the next connection of a desktop
-        # starts the daemon.
+        # The unit is not essential. If it cannot be installed, for example because the home folder is not writable, the
+        # next desktop that connects starts the daemon.
         if systemd_unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()

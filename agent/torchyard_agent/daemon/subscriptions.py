@@ -14,10 +14,8 @@ from torchyard_agent.unix_socket_rpc import Connection
 
 BATCH = 500
 """Maximum number of journal entries in one notification."""
-POLL_S = 5.0
-"""Interval in seconds at which the journal is read even if its keeper has not reported new entries."""
 NVML_IDLE_S = 30.0
-"""Time in seconds without a sample after which NVML is closed. While it is open, the driver cannot be replaced."""
+"""NVML is closed after this many seconds without a sample, because the driver cannot be replaced while it is open."""
 TELEMETRY_BACKLOG = 256 * 1024
 """Number of unsent bytes above which a client receives no samples."""
 
@@ -25,8 +23,8 @@ TELEMETRY_BACKLOG = 256 * 1024
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
     """Sends the journal's entries after `seen`, and then each new entry until the keeper has exited.
 
-    Only in the last notification `alive` is false, and it contains no entries. If the journal has no `run_ended` entry
-    at that time, the keeper was killed or crashed.
+    The last notification, in which `alive` is false, contains no entries. If the journal has no `run_ended` entry at
+    that time, the keeper was killed or crashed.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -35,7 +33,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
         while not connection.closed:
             changed.clear()
             # The keeper is looked up before the journal is read. If it has exited by then, the journal is complete.
-            alive = await runs.keeper(run_id) is not None
+            alive = await runs.is_open(run_id)
             entries = reader.read()
             if first:
                 entries, first = after(entries, seen), False
@@ -49,13 +47,13 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
                 )
                 return
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(changed.wait(), POLL_S)
+                await asyncio.wait_for(changed.wait(), runs.poll_s)
     finally:
         runs.unlisten(run_id, changed)
 
 
 class Telemetry:
-    """The telemetry of the host. Samples are taken for subscribed desktops and on request only."""
+    """The telemetry of the host. It takes samples only for subscribed desktops and on request."""
 
     def __init__(self, runs: Runs, sampler: Sampler):
         self._runs = runs

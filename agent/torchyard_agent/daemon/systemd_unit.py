@@ -1,8 +1,8 @@
 """A systemd unit that starts the daemon after a reboot.
 
-The unit is installed only if the user has enabled lingering (`loginctl enable-linger`). Otherwise systemd would start
-the user's units only at the next login, but the next connection from a desktop starts the daemon anyway. The unit does
-not contain the name of a host, because hosts may share home folders.
+The unit is installed only if the user has enabled lingering (`loginctl enable-linger`). Without lingering, systemd
+would start the user's units only at the next login, when the connection from a desktop starts the daemon anyway. The
+unit does not contain the name of a host, because hosts may share home folders.
 https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
 """
 

@@ -18,7 +18,7 @@ from torchyard_agent.telemetry.procfs import each_process
 
 _OWN_NAMES = frozenset({"store", "hosts"})
 RETRY_S = 10.0
-"""Time in seconds for which a removal is repeated while other processes write into the folders."""
+"""How many seconds a removal is repeated while other processes write into the folders."""
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:

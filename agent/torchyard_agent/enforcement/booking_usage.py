@@ -1,4 +1,4 @@
-"""Evidence of idle bookings and GPU use, which is kept for desktops that connect later. No I/O.
+"""Evidence of idle bookings and of GPU use. It is kept for desktops that connect later. This module does no I/O.
 
 A booking is in use while any of its GPUs on this host is in use. A GPU is in use while an active process uses it, it
 has load, a run holds it, or it does not respond. A sleeping process is not active, and neither is a display server that
@@ -32,7 +32,7 @@ class Idle(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The use of a GPU by a login, and by the login's run if there is one, from `start` to `end`."""
+    """The use of a GPU from `start` to `end` by a login or by a run of this login."""
 
     gpu: str
     user: str

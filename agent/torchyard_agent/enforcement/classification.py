@@ -1,4 +1,4 @@
-"""Classification of processes that use GPUs, according to the calendar. No I/O.
+"""Classifies the processes that use GPUs according to the calendar. Does no I/O.
 
 | class | condition |
 |---|---|
@@ -59,6 +59,7 @@ class Use(NamedTuple):
     """The origin of the process, or None if it is unknown. In that case, `uid` is used."""
     display_server: bool = False
     """Whether the executable is a display server that also computes.
+
     A display server that only draws does not count as use of a GPU.
     """
 
@@ -108,7 +109,7 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
     if use.by is not None:
         persons = calendar.persons_of(host, use.user)
         if use.uid == 0 and use.origin is not None and not use.origin.container:
-            # If the table names the persons who log in as root, the session can only determine which of them it is.
+            # If the table names the persons who log in as root, the session can only select one of them.
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons

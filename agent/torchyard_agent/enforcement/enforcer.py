@@ -1,4 +1,4 @@
-"""Enforcement of the calendar on this host: finds the owners of processes, warns them, and ends processes.
+"""Enforces the calendar on this host: finds the owners of processes, warns them, and ends processes.
 
 Every action is recorded. A user's agent acts only on that user's processes, and root's agent acts on the processes of
 all users. The PID, start time and UID of a process are compared again before each signal (`process_identity`). A

@@ -1,10 +1,9 @@
 """Decides which actions follow from the classified uses of GPUs: records, warnings and signals. No I/O.
 
-At the level observe, a new use without the user's booking is recorded. At the level warn, the user is also warned once.
-At the level stop, a process that uses a GPU booked by another person is ended after the grace period, by SIGTERM and 10
-s later by SIGKILL (2 min later for a run, which is ended through its keeper). The user of a display server is only
-warned.
-
+At the level observe, a new use of a GPU that the user has not booked is recorded. At the level warn, the user is also
+warned once. At the level stop, a process that uses a GPU booked by another person is ended after the grace period, by
+SIGTERM and 10 s later by SIGKILL (2 min later for a run, which is ended through its keeper). The user of a display
+server is only warned.
 The grace period and the delay are measured for each user, GPU and booking, beginning with the first process. A process
 that is restarted every few seconds therefore gets no additional time.
 
@@ -24,22 +23,21 @@ from torchyard_agent.protocol.calendar import OBSERVE, OFF, STOP, Enforcement
 
 KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
-"""Time in seconds from SIGTERM to SIGKILL for a run. Its keeper needs time for the run to save its state."""
+"""Time in seconds from SIGTERM to SIGKILL for a run. The run needs this time to save its state."""
 FORGET_AFTER_S = 3600.0
 """Time in seconds without use after which a user of an unbooked GPU is forgotten.
 
 A user of a booked GPU is forgotten when the booking ends.
 """
 QUIET_S = 600.0
-"""Time in seconds without use after which the user's next process gets SIGTERM before SIGKILL again.
+"""If a user did not use the GPU for this many seconds, the user's next process gets SIGTERM before SIGKILL again.
 
 The process may belong to another person who shares the login.
 """
 MAX_NOTED = 10
-"""Maximum number of a user's processes on a GPU, during one booking, that are recorded and about which the user is
-warned.
+"""Maximum number of processes of one user on one GPU that are recorded during one booking.
 
-The end of a process is always recorded.
+The user is warned about no more than these. The end of a process is always recorded.
 """
 MAX_NOTICES = 2000
 _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
@@ -84,7 +82,7 @@ class Act(NamedTuple):
     what: str
     case: Case
     stop_at: float | None = None
-    """If this is a warning, the time at which the process will be ended, or None."""
+    """For a warning, the time at which the process will be ended. None if it will not be ended."""
 
 
 class State(NamedTuple):

@@ -1,4 +1,4 @@
-"""Detection of idle processes by the CPU time that they and their descendants use between samples.
+"""Detects idle processes by the CPU time that they and their descendants use between samples.
 
 A process that only occupies GPU memory uses no CPU time. A process that loads data, or waits for a computing GPU, does.
 """
@@ -14,7 +14,8 @@ from torchyard_agent.telemetry.procfs import read_stat
 
 LEAST_PERCENT = 1.0
 """CPU time, in percent of one CPU, below which a process counts as idle.
-A process that only has timers uses about as much.
+
+A process that only has timers uses about this much.
 """
 SHORTEST_S = 1.0
 """Shortest interval in seconds between measurements. On a busy host, a process may wait part of a second for a CPU."""

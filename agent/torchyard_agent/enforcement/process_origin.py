@@ -1,4 +1,6 @@
-"""The user who started a process. A process in a container can choose its UID, so other data of the kernel is used.
+"""Finds the user who started a process.
+
+A process in a container can choose its UID, so the UID alone is not sufficient.
 
 | condition | result |
 |---|---|
@@ -41,12 +43,13 @@ _CONTAINER = re.compile(
 
 
 def find_origin(pid: int, uid: int) -> Origin:
-    """Returns the origin of a process. `uid` is the UID of the process as seen by this process."""
+    """Returns the origin of a process. `uid` is the UID of the process from the viewpoint of this agent."""
     groups = _groups(pid)
     login, session = login_of(groups)
     container = container_of(groups)
     if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
-        # The agent is in the same container, or only the name of the control group is like that of a container.
+        # Either the agent is in the same container, or the control group merely has a name that resembles a
+        # container's.
         container = ""
     ours, owner = _namespace_owner(pid)
     if owner:
@@ -109,10 +112,10 @@ def is_in_group_below(pid: int, keeper: int) -> bool:
 
 
 def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
-    """Returns whether the process is in this process's user namespace, and if not, the UID of its namespace's creator.
+    """Returns whether a process is in this process's user namespace, and the creator of its namespace if it is not.
 
-    If namespaces are nested, the creator of the outermost one below this process's namespace is returned. Returns
-    (None, None) if the process is hidden. Kernels before 4.11 do not provide the creator.
+    The creator is a UID. If namespaces are nested, it is the creator of the outermost one below this process's
+    namespace. Returns (None, None) if the process is hidden. Kernels before 4.11 do not provide the creator.
     """
     try:
         if _is_same_namespace(pid, "user"):

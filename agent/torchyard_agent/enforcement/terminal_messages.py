@@ -1,4 +1,4 @@
-"""Messages to a user's terminals, which are written as by write(1) if the kernel permits it."""
+"""Writes messages to a user's terminals in the same way as write(1), if the kernel permits it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assignments of hosts. An assignment is a host's replicas with the commands and environments of their ranks."""
+"""Computes the assignments of hosts, with the commands and environments of the ranks of each host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_agent.protocol.rank_environment import RankEnvironment
 
 
 class Assignments:
-    """Computes the assignments of a run from the parameters of `run.start`.
+    """The assignments of a run, computed from the parameters of `run.start`.
 
     Args:
         replicates: Whether the keepers copy checkpoints between hosts.
@@ -30,7 +30,7 @@ class Assignments:
     def of_host(self, host: str) -> Assignment:
         start = self._start
         return Assignment(
-            # Ranks of a host that is added later are started by StartGeneration only.
+            # The ranks of a host that is added later are started only by StartGeneration.
             replicas=[
                 self._environment.share(one)
                 for one in start["replicas"]
@@ -47,10 +47,11 @@ class Assignments:
     def of_gang(
         self, names: Collection[str], generation: int, dropped: Collection[str], attempt: int = 0
     ) -> dict[str, list[ReplicaAssignment]]:
-        """Returns, by host, the assignments of replicas for a restart of their gang or for return `attempt` of one.
+        """Returns, by host, the assignments for a restart of a gang, or for the return of one of its replicas.
 
-        Ranks and world sizes do not include the replicas in `dropped`. Replicas that were added after the generation
-        began are included only in the assignments of added replicas.
+        If a replica returns, `attempt` is the number of this return. Ranks and world sizes do not include the replicas
+        in `dropped`. Replicas that were added after the generation began are included only in the assignments of added
+        replicas.
         """
         taking_part, late = self._taking_part(dropped)
         started_with = 0
@@ -82,5 +83,5 @@ class Assignments:
         self._late += [replica["name"] for replica in replicas]
 
     def begin_generation(self, late: Collection[str]) -> None:
-        """Begins a generation of the trainers. Only the replicas in `late` are not members from its beginning."""
+        """Begins a generation of the trainers. The replicas in `late` join it after its beginning."""
         self._late = [name for name in self._late if name in late]

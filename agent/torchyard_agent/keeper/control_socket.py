@@ -1,4 +1,4 @@
-"""The address of a run's keeper: a random abstract address, stored as a symbolic link in the run's folder.
+"""The address of a run's keeper. It is a random abstract address, stored as a symbolic link in the run's folder.
 
 Creating a link is atomic and works even if the disk is full. Other users of the host can see the address, and bind it
 after the keeper has ended. Therefore a socket of another user is not treated as a keeper.

@@ -1,4 +1,4 @@
-"""The keeper of a run on a host: prepares the host, acts as the primary or a member, and answers the daemon."""
+"""The keeper of a run on a host. It prepares the host, acts as the primary or a member, and answers the daemon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from functools import partial
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.journal import Journal
@@ -33,11 +33,15 @@ from torchyard_agent.protocol.messages import Prepared, RankAssignment
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.unix_socket_rpc import Connection
 
+if TYPE_CHECKING:
+    from torchyard_agent.telemetry.sampler import Sampler
+
 FLUSH_S = 1.0
-"""Time in seconds for clients to read the last answers and notifications."""
+"""How many seconds clients have for reading the last answers and notifications."""
 LEASE_STEP_S = 1.0
-"""The time since the launch's last call is counted in steps of at most this number of seconds.
-A suspension of the host counts as one step only, so it does not use up the lease.
+"""The time since the launch's last call is counted in steps of at most this many seconds.
+
+If the host is suspended, this counts as only one step, so it does not use up the lease.
 """
 Params = dict[str, Any]
 Participant = Union[Primary, Member]
@@ -75,6 +79,9 @@ class Keeper:
         self._has_expired = False
         self._discarding = False
         self._answering = 0
+        self.pause_on_sigterm = ""
+        """If set, SIGTERM pauses the run for this reason, because a scheduler takes the host and starts it again."""
+        self._sampler: Sampler | None = None
         self._over = asyncio.Event()
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -89,7 +96,7 @@ class Keeper:
         try:
             await asyncio.wait({running, self._crash}, return_when=asyncio.FIRST_COMPLETED)
             (running if running.done() else self._crash).result()
-        except Exception as error:  # Any error that gets here is logged and journaled, and ends all ranks.
+        except Exception as error:  # An error that reaches this point is logged and journaled, and ends all ranks.
             log.exception("the keeper failed")
             await self._end_after_crash(running, f"internal error of the run keeper on {self._host}: {error!r}")
         finally:
@@ -102,7 +109,8 @@ class Keeper:
     def _methods(self) -> dict[str, unix_socket_rpc.Method]:
         methods = (
             *(self.warm, self.prepare, self.renew, self.start, self.join, self.stop, self.abort),
-            *(self.calendar, self.status, self.metrics, self.invite, self.hold, self.grow, self.withdraw),
+            *(self.calendar, self.status, self.metrics, self.sample, self.invite, self.hold, self.grow, self.withdraw),
+            *(self.sweep, self.trial),
         )
         return {method.__name__: self._counted(method) for method in methods}
 
@@ -134,8 +142,8 @@ class Keeper:
     async def _watch_lease(self) -> None:
         """Gives up the launch if its lease expires before the run begins.
 
-        The time is counted in steps. A keeper that was suspended can therefore first handle the calls that have arrived
-        meanwhile.
+        The time is counted in steps. Therefore, after a suspension, the keeper can first handle the calls that have
+        arrived meanwhile.
         """
         lease_s = self._timeouts.launch_lease_s
         step_s = min(LEASE_STEP_S, lease_s / 10)
@@ -203,7 +211,11 @@ class Keeper:
             if self._decided.is_set():
                 self._renew_lease()
                 raise RpcError("the run was aborted while it was prepared", "aborted")
-            self._open_journal(self._resources, (params.get("record") or {}).get("launched_from"))
+            status = self._open_journal(self._resources)
+            if not params.get("continues"):  # Otherwise, the journal begins with the submission of the job.
+                launched_from = (params.get("record") or {}).get("launched_from")
+                status.asked(attribution_entry("launch", launched_from))
+                status.run_state(RunState.WAITING, "")
         except BaseException:  # The launch is also abandoned if this call is cancelled.
             self._discarding = True
             self._decided.set()
@@ -225,7 +237,7 @@ class Keeper:
         self._renew_lease()
         return {}
 
-    def _open_journal(self, resources: RunResources, launched_from: object) -> None:
+    def _open_journal(self, resources: RunResources) -> RunStatus:
         """Opens the run's journal, and creates the supervisor of its ranks."""
         place = self._place()
         own_group = cgroup.create(self._run_id, self._node)
@@ -236,10 +248,10 @@ class Keeper:
         ranks.gpu_acquisition = GpuAcquisition(resources, self._host, lambda message: ranks.send(message))
         self._ranks = ranks
         self._metrics.serve(ranks.on_datagram)
+        ranks.read_reports = self._metrics.read_last
         self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._notify_journal_growth)
         self._status = RunStatus(self._run_id, self._journal)
-        self._status.asked(attribution_entry("launch", launched_from))
-        self._status.run_state(RunState.WAITING, "")
+        return self._status
 
     async def start(self, connection: Connection, params: Params) -> Any:
         """Begins the run with this keeper as its primary. The first of `members` must be this host."""
@@ -270,6 +282,7 @@ class Keeper:
                 "spare_imports": [str(name) for name in params.get("spare_imports", [])],
                 "start_at": start_at,
                 "booking": params.get("booking"),
+                "sweep": params.get("sweep"),
             },
             ranks,
             status,
@@ -333,7 +346,7 @@ class Keeper:
         host = growth.check(params)  # type: ignore[arg-type]  # The parameters are untyped JSON.
         names = [str(replica["name"]) for replica in replicas]
         entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
-        # This is called by the event loop, because an error in the decisions must end the keeper and not only this
+        # The event loop makes this call, because an error in the decisions must end the keeper and not only this
         # request.
         asyncio.get_running_loop().call_soon(growth.grow, host, replicas, entry)
         return {}
@@ -344,6 +357,14 @@ class Keeper:
         names = [str(name) for name in params["replicas"]]
         asyncio.get_running_loop().call_soon(self._primary().growth.withdraw, names, why)
         return {}
+
+    async def sweep(self, connection: Connection, params: Params) -> Any:
+        """Answers the coordinator of the sweep with the lost hosts, and with `full` also with the sweep."""
+        return self._primary().sweep(full=bool(params.get("full")))
+
+    async def trial(self, connection: Connection, params: Params) -> Any:
+        """Calls `method` of the keeper of a trial on `host`, for the sweep's coordinator."""
+        return await self._primary().call_trial(str(params["host"]), str(params["method"]), params["params"])
 
     def _primary(self) -> Primary:
         if not isinstance(self._participant, Primary) or self._participant.has_finished:
@@ -360,12 +381,27 @@ class Keeper:
         self._stop(reason, force=force, entry=attribution_entry("stop", by, force=force))
         return {}
 
-    def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None) -> None:
+    def end_run(self, reason: str, *, is_pause: bool) -> None:
+        """Ends the run as its job asks for it. A paused run continues when its job starts again."""
+        self._stop(reason, force=False, pause=is_pause)
+
+    @property
+    def outcome(self) -> dict[str, Any] | None:
+        """The `state` and `reason` of the run's end, and whether the run is `paused`; None if it has not ended."""
+        status = self._status
+        if status is None or status.ended is None:
+            return None
+        paused = bool(status.pause_reason) and status.state is RunState.WAITING
+        return {"state": status.ended["state"], "reason": status.ended["reason"], "paused": paused}
+
+    def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None, pause: bool = False) -> None:
         """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
-            # This is called by the event loop, because an error in the decisions must end the keeper and not only this
+            # The event loop makes this call, because an error in the decisions must end the keeper and not only this
             # request.
-            asyncio.get_running_loop().call_soon(partial(self._participant.stop, reason, force=force, asked=entry))
+            asyncio.get_running_loop().call_soon(
+                partial(self._participant.stop, reason, force=force, asked=entry, pause=pause)
+            )
         elif not self._decided.is_set():
             if self._status is not None:
                 if entry is not None:
@@ -402,6 +438,20 @@ class Keeper:
             return {"pids": {}, "metrics": {}}
         return {"pids": self._ranks.pids(), "metrics": self._ranks.metrics.all()}
 
+    async def sample(self, connection: Connection, params: Params) -> Any:
+        """Returns a sample of this host as the daemon's `telemetry.sample`, with the metrics of all replicas."""
+        if self._sampler is None:
+            # Only a run without a daemon needs the module, and each import adds to the memory of every keeper.
+            from torchyard_agent.telemetry.sampler import Sampler
+
+            self._sampler = Sampler(self._agent_dir)
+        pids = {} if self._ranks is None else self._ranks.pids()
+        metrics = {} if self._status is None else self._status.metrics
+        return {
+            **self._sampler.sample({f"{self._run_id}/{replica}": found for replica, found in pids.items()}),
+            "reports": {f"{self._run_id}/{replica}": found for replica, found in metrics.items()},
+        }
+
     def _notify_journal_growth(self) -> None:
         for connection in list(self._connections):
             connection.notify("journal", {})
@@ -413,6 +463,9 @@ class Keeper:
             self._warm.reap()
 
     def _on_sigterm(self) -> None:
+        if self.pause_on_sigterm:
+            self.end_run(self.pause_on_sigterm, is_pause=True)
+            return
         reason = f"the run keeper on {self._host} received SIGTERM; possibly the host is shutting down"
         self._stop(reason, force=False)
 
@@ -434,7 +487,7 @@ class Keeper:
         if self._ranks is not None:
             self._ranks.send = lambda message: (
                 None
-            )  # Without reports of their end, the primary does not restart the ranks.
+            )  # The ranks' end is not reported, so the primary does not restart them.
             await asyncio.wait({running}, timeout=FLUSH_S)
             while left := [pid for pid in process_control.descendants(os.getpid()) if process_control.may_signal(pid)]:
                 for pid in left:

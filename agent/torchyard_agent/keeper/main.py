@@ -9,10 +9,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchyard_agent.slurm.node_task import BatchLink
 
 
-def main(agent_dir: str, node: str, run_id: str) -> int:
+def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None) -> int:
     """Runs the keeper of one run on this host until the run is over.
+
+    `batch` launches the run in a job of a scheduler. Without it, the daemon launches the run.
 
     Returns 0, or 1 if the run already has a keeper on this host.
     """
@@ -44,10 +50,17 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
         if not control_socket.publish(folder, name):
             print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
             return 1
+        if batch is not None:
+            keeper.pause_on_sigterm = batch.pause_reason
+        launching = asyncio.get_running_loop().create_task(batch.launch(keeper)) if batch is not None else None
         try:
             await keeper.run(listener)
+            if batch is not None:
+                await batch.finish(keeper.outcome)
         finally:
             control_socket.withdraw(folder)
+            if launching is not None:
+                launching.cancel()
         return 0
 
     return asyncio.run(keep())

@@ -1,4 +1,4 @@
-"""A member of a run. It executes the primary's orders, and ends its own ranks if the primary is lost."""
+"""A member of a run. It executes the primary's orders, and ends its own ranks if it loses the primary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchyard_agent.background_threads import in_a_thread
 from torchyard_agent.keeper.checkpoints import checkpoint_folders
@@ -24,6 +24,9 @@ from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import Member as MemberAddress
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
+
+if TYPE_CHECKING:
+    from torchyard_agent.keeper.trial_keepers import TrialKeepers
 
 RETRY_S = (0.02, 0.5)
 """The shortest and longest pause in seconds between attempts to reach the primary, which may still be starting."""
@@ -75,6 +78,9 @@ class Member:
         self._replication = CheckpointReceiver(folder, ranks.place.run_id, host, self._dial, self._send)
         self._replicates = False
         """Whether checkpoints of the run are replicated."""
+        self._trials: TrialKeepers | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        """Tasks that answer requests about trials; the event loop holds only weak references to them."""
         ranks.send = self._send
 
     async def run(self) -> None:
@@ -90,7 +96,7 @@ class Member:
             if self._status.ended is None:
                 await self._end_alone(*self._finished.result())
         finally:
-            for task in tasks:
+            for task in (*tasks, *self._answering):
                 task.cancel()
             self._replication.close()
             self._channel.close()
@@ -98,16 +104,17 @@ class Member:
     def _send(self, message: FromMember) -> None:
         self._channel.send(messages.encode(message))
 
-    def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
+    def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
         """Forwards the request to the primary. If the primary is unreachable, ends the run on this host.
 
         Args:
             asked: The journal entry of a user's request.
+            pause: Whether the run waits afterwards until its scheduler starts it again.
         """
         if asked is not None:
             self._status.asked(asked)
         if self._was_connected and not self._cut_off:
-            self._send(messages.ForwardedStop(reason, force, asked))
+            self._send(messages.ForwardedStop(reason, force, asked, pause))
         else:
             self._finish(RunState.STOPPED, reason)
 
@@ -139,7 +146,8 @@ class Member:
             else:
                 self._was_connected = True
                 async with self._rejoining:
-                    # If the lease has expired during this call, the introduction is outdated and must be sent again.
+                    # The lease may have expired during this call. The introduction is then outdated and must be sent
+                    # again.
                     agreed = answer["lost"] or cut_off or not self._cut_off
                     if agreed and (answer["lost"] or self._cut_off):
                         await self._rejoin()
@@ -243,6 +251,10 @@ class Member:
             self._status.end_as(message.ended)
             # The run ends on this host only after this message was acknowledged.
             self._loop.call_soon(self._finish, RunState(message.ended["state"]), "")
+        elif isinstance(message, messages.TrialRequest):
+            task = self._loop.create_task(self._answer(message))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
         elif isinstance(message, messages.FetchCheckpoint):
             self._replication.fetch(message.name)
         elif isinstance(message, messages.BringCheckpoint):
@@ -254,6 +266,13 @@ class Member:
                     # The primary must receive this report before HostJoined, because the first start depends on it.
                     self._send(self._replication.newest())
             self._ranks.obey(message)
+
+    async def _answer(self, request: messages.TrialRequest) -> None:
+        from torchyard_agent.keeper import trial_keepers  # Only a sweep needs this module.
+
+        if self._trials is None:
+            self._trials = trial_keepers.TrialKeepers(self._ranks)
+        self._send(await trial_keepers.answer_request(self._trials, request))
 
 
 async def _resolved(address: str) -> str:

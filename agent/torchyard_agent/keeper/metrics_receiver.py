@@ -1,4 +1,4 @@
-"""The receiver of training metrics, which scripts send as datagrams. It keeps the latest values of each replica."""
+"""Receives training metrics, which scripts send as datagrams. Keeps the latest values of each replica."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torchyard_agent.protocol import metrics_report, paths
 Metrics = dict[str, Optional[float]]
 """Metrics as JSON values. None means that a value is NaN or infinite."""
 
+_MOST_WAITING = 4096
+"""A number of datagrams above the length of every queue of the kernel (net.unix.max_dgram_qlen)."""
 _BATCH = 64
 """Maximum number of datagrams that one callback of the event loop reads."""
 
@@ -60,7 +62,7 @@ class LatestMetrics:
         return replica
 
     def of(self, replica: str) -> Metrics:
-        """Returns the metrics of the lowest local rank, with the highest step and total throughput over all ranks.
+        """Returns the metrics of the lowest local rank, but the highest step and the total throughput of all ranks.
 
         Returns an empty dict before the first report.
         """
@@ -92,20 +94,26 @@ class MetricsReceiver:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.setblocking(False)
         self._socket.bind(self.address)
+        self._on_datagram: Callable[[bytes], Any] = lambda datagram: None
 
     def serve(self, on_datagram: Callable[[bytes], Any]) -> None:
-        asyncio.get_running_loop().add_reader(self._socket, self._drain, on_datagram)
+        self._on_datagram = on_datagram
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
 
-    def _drain(self, on_datagram: Callable[[bytes], Any]) -> None:
-        for _ in range(_BATCH):
+    def read_last(self) -> None:
+        """Reads the datagrams that arrived before the end of a process, of which the event loop may learn first."""
+        self._read(_MOST_WAITING)
+
+    def _read(self, most: int = _BATCH) -> None:
+        for _ in range(most):
             try:
                 datagram, ancillary, _, _ = self._socket.recvmsg(
                     metrics_report.MAX_REPORT + 1, socket.CMSG_SPACE(UCRED.size)
                 )
-            except BlockingIOError:
+            except OSError:  # Nothing is left to read, or the socket was closed.
                 return
             if _sender(ancillary) == os.getuid():
-                on_datagram(datagram)
+                self._on_datagram(datagram)
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket)

@@ -1,4 +1,7 @@
-"""The user's command `program.notify`, run on the primary's host if the run ends, waits for hosts, or must end soon."""
+"""The user's command `program.notify`.
+
+The primary's host runs it when the run ends, waits for hosts, or must end soon.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The primary of a run: sends assignments to hosts, passes events to the decisions, and executes their instructions."""
+"""The primary of a run: sends assignments to hosts, passes events to the decisions, and executes the instructions."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar
+from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import Start
 from torchyard_agent.protocol.rank_environment import has_store
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
@@ -38,15 +39,16 @@ from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
 
 if TYPE_CHECKING:
     from torchyard_agent.keeper.run_growth import RunGrowth
+    from torchyard_agent.keeper.trial_keepers import TrialCalls
 
 DISMISS_S = 3.0
-"""Time in seconds for members to acknowledge the run's end."""
+"""How many seconds members have for acknowledging the run's end."""
 LATE_JOIN_S = 1.5
-"""Time in seconds for which an ended run waits for members that never connected. They try at least twice a second."""
+"""How many seconds an ended run waits for members that never connected. They try at least twice a second."""
 MAX_PENDING_RANKS = 1024
-"""Maximum number of ranks that count for the backlog of the listening socket."""
+"""Maximum number of ranks that is used to compute the backlog of the listening socket."""
 MAX_SLEEP_S = 30.0
-"""Longest sleep in seconds before the wall clock is read again, because it may be set or the host suspended."""
+"""Longest sleep in seconds before the wall clock is read again. It may be set, and the host may be suspended."""
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +97,7 @@ class Primary:
         self._timers: list[asyncio.TimerHandle] = []
         self._run: state_machine.Run | None = None
         self._growth: RunGrowth | None = None
+        self._trials: TrialCalls | None = None
         self._early_stops: list[events.StopRequested] = []
         self._replication = self._create_replication()
         self._assignments = Assignments(start, replicates=self._replication is not None and len(start["members"]) > 1)
@@ -246,8 +249,13 @@ class Primary:
         if self._start["notify"]:
             self._ranks.start_notification(self._start["notify"], self._status.state.value, reason)
 
-    def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
-        """Ends the run. `asked` is the journal entry of a user's request."""
+    def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
+        """Ends the run, or with `pause` lets it wait until its scheduler starts it again.
+
+        `asked` is the journal entry of a user's request.
+        """
+        if pause:
+            self._status.pause_reason = reason
         if asked is not None:
             self._status.asked(asked)
         request = events.StopRequested(reason, force)
@@ -342,7 +350,7 @@ class Primary:
                 self._order(host, order)
 
     def _dropped(self) -> set[str]:
-        """Returns the replicas that ranks and world sizes do not include.
+        """Returns the replicas that are excluded from ranks and world sizes.
 
         A worker group that has lost all its members is still included, because the number of shards of a shared model
         is fixed.
@@ -378,7 +386,7 @@ class Primary:
 
     @property
     def growth(self) -> RunGrowth:
-        """The part of the primary that adds replicas to the live run."""
+        """The object that adds replicas to the live run."""
         if self._growth is None:
             # This module is imported here, because few runs grow and each import adds to the memory of every keeper.
             from torchyard_agent.keeper.run_growth import RunGrowth
@@ -389,6 +397,30 @@ class Primary:
                 *known, self._status, self._assignments, self._current_run, self._feed, self._expect_host
             )
         return self._growth
+
+    def sweep(self, *, full: bool) -> dict[str, Any]:
+        """Returns the lost hosts of a sweep, and with `full` the sweep (`protocol.sweep_messages.Sweep`)."""
+        lost = [host.name for host in self._current_run().hosts if host.lost]
+        return {"lost": lost, **({"sweep": self._start["sweep"]} if full else {})}
+
+    async def call_trial(self, host: str, method: str, params: Message) -> Any:
+        """Calls the keeper of a trial on a host of the sweep. Raises RpcError."""
+        if self._start["sweep"] is None or not any(host == one.name for one in self._current_run().hosts):
+            raise RpcError(f"{host} takes part in no sweep {self._ranks.place.run_id}", "params")
+        if self._trials is None:
+            # As with growth, only a sweep needs this module.
+            from torchyard_agent.keeper.trial_keepers import TrialCalls
+
+            self._trials = TrialCalls(
+                self._host, self._ranks, self._members.send, lambda name: self._current_run().host(name).lost
+            )
+        if method == "start":  # The coordinator does not know the secrets.
+            params = {**params, "setup": self._start["setup"], "secrets": self._start["secrets"]}
+        return await self._trials.call(host, method, params)
+
+    def on_trial_answer(self, host: str, message: messages.TrialAnswer) -> None:
+        if self._trials is not None:
+            self._trials.on_answer(host, message)
 
     def _current_run(self) -> state_machine.Run:
         assert self._run is not None
@@ -491,7 +523,7 @@ class Primary:
         self.record_run_state(instructions.RecordRunState(self._status.state, reason))
 
     def on_stop(self, host: str, message: messages.ForwardedStop) -> None:
-        self.stop(message.reason, force=message.force, asked=message.asked)
+        self.stop(message.reason, force=message.force, asked=message.asked, pause=message.pause)
 
     def _on_silence(self, host: str, silent_s: float) -> None:
         self._lose(host, f"its keeper was not heard for {silent_s:.0f} s")
@@ -502,6 +534,8 @@ class Primary:
         if self._replication is not None:
             self._replication.on_host_lost(host)
         self._feed(events.HostLost(host, why))
+        if self._trials is not None:
+            self._trials.on_host_lost(host)
 
     def _is_expected(self, host: str) -> bool:
         assert self._run is not None
@@ -559,5 +593,6 @@ _HANDLERS: dict[type, Callable[[Primary, str, Any], None]] = {
     messages.ReplicaMetrics: Primary.on_metrics,
     messages.ProcessesStuck: Primary.on_stuck,
     messages.ForwardedStop: Primary.on_stop,
+    messages.TrialAnswer: Primary.on_trial_answer,
 }
 """The handlers of messages that are not events for the decisions."""

@@ -149,16 +149,29 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
     Returns the name of the checkpoint from which the run resumes, or "" if there is none.
     """
     record = os.path.join(folder, "run.json")
-    if os.path.exists(record):
+    continues = bool(prepare.get("continues"))
+    if os.path.exists(record) and not continues:
         raise RpcError(f"there is a run {prepare['run_id']} on {prepare['host']} already", "run_exists")
     for name in FOLDERS:
         os.makedirs(os.path.join(folder, name), 0o700, exist_ok=True)
-    if prepare["snapshot"] is not None:
+    complete = os.path.join(folder, "work-complete")
+    if continues and os.path.exists(complete):
+        with contextlib.suppress(FileNotFoundError):  # Left by the job's earlier start, which ended with a save.
+            os.unlink(os.path.join(folder, "stop"))
+    elif prepare["snapshot"] is not None:
+        work = os.path.join(folder, "work")
+        if continues:  # An earlier start of the job may have ended during the copy.
+            shutil.rmtree(work)
+            os.makedirs(work, 0o700)
         try:
-            snapshot_store.materialize(agent_dir, prepare["snapshot"], os.path.join(folder, "work"))
+            snapshot_store.materialize(agent_dir, prepare["snapshot"], work)
         except snapshot_store.SnapshotProblem as problem:
             raise RpcError(str(problem), "snapshot", "Start the run again.") from problem
-    checkpoint = _resume(folder, prepare.get("resume_from"))
+    own = checkpoint_folders.newest(checkpoint_folders.checkpoints_dir(folder)) if continues else ""
+    checkpoint = own or _resume(folder, prepare.get("resume_from"))
+    if continues:
+        with open(complete, "w"):
+            pass
     public = {name: value for name, value in prepare.items() if name != "secret"}
     public["boot_id"] = boot_id()
     with open(f"{record}.new", "w", encoding="utf-8") as file:

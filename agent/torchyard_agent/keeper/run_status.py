@@ -13,11 +13,13 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
 """Shortest time in seconds between two `report` events of a replica in the journal.
+
 Samples of telemetry contain the current metrics more often.
 """
 _JOURNALED = ("step", "loss", "throughput")
-"""The metrics that every `report` event contains, as null if they are unknown. Other metrics are included only if
-known.
+"""The metrics that every `report` event contains, as null if they are unknown.
+
+Other metrics are included only if they are known.
 """
 
 
@@ -32,6 +34,8 @@ class RunStatus:
         self.first_step_at: str | None = None
         self.ended: dict[str, Any] | None = None
         """The fields of `run_ended`, once the run is over."""
+        self.pause_reason = ""
+        """If set, the run does not end, but waits for its job to start again. A run that succeeds or fails ends."""
         self._run_id = run_id
         self._journal = to
         self._clock = clock
@@ -104,7 +108,7 @@ class RunStatus:
         cause: str,
         joined: int = 0,
     ) -> None:
-        """Journals that a gang continues without lost or with returned replicas, and the highest reported step."""
+        """Journals that a gang continues without lost replicas or with returned ones, and the highest reported step."""
         step = max((self.metrics.get(name, {}).get("step") or 0 for name in members), default=0)
         fields = {"gang": gang, "generation": generation, "number": number, "step": int(step), "cause": cause}
         self._journal.write("membership", **fields, members=list(members), lost=list(lost))
@@ -154,14 +158,17 @@ class RunStatus:
     def end_as(self, fields: dict[str, Any]) -> None:
         """Journals the run's end. `fields` are the fields of `run_ended`."""
         state = RunState(fields["state"])
-        self.run_state(state, fields["reason"])
         self.ended = fields
+        if self.pause_reason and state is RunState.STOPPED:
+            self.run_state(RunState.WAITING, self.pause_reason)
+            return
+        self.run_state(state, fields["reason"])
         self._journal.write("run_ended", **fields)
 
     def revive(self, reason: str) -> None:
         """Sets the state to `restarting` after this host has rejoined the run.
 
-        The run may have ended here meanwhile.
+        The run may have ended on this host in the meantime.
         """
         self.ended = None
         self.run_state(RunState.RESTARTING, reason)

@@ -14,29 +14,30 @@ class Timeouts(NamedTuple):
     """The timeouts of a keeper. Tests shorten them by environment variables such as `TORCHYARD_KEEPER_LEASE_S`."""
 
     launch_lease_s: float = 30.0
-    """How long GPUs and ports are reserved for a launch that is not renewed, until `start` or `join`. The desktop
-    renews it
-    every few seconds, however long the preparation of its slowest host takes."""
+    """How long GPUs and ports are reserved for a launch that is not renewed, until `start` or `join`.
+
+    The desktop renews the launch every few seconds, however long the preparation of its slowest host takes.
+    """
     join_within_s: float = 30.0
     """The time within which the members must connect to the primary."""
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
-    """The time without any message after which the primary considers a member lost. A member that receives nothing from
-    the
-    primary for this time ends its own ranks.
+    """A member from which the primary receives no message for this long is considered lost.
+
+    A member that receives nothing from the primary for this time ends its own ranks.
     """
     collect_s: float = COLLECT_S
     """The time after the first failure within which further failures are candidates for the cause."""
     stuck_after_s: float = 10.0
     """The time from SIGKILL to the report of processes that the kernel has not ended."""
     spares_after_s: float = 30.0
-    """The time from the start of ranks to the start of their spare interpreters. Most failing programs fail earlier."""
+    """The time from the start of ranks to the start of their spare interpreters. Most failures happen earlier."""
     gpus_within_s: float = 600.0
     """The time after a scheduled run's start within which its GPUs must become free."""
     booking_warn_s: float = 600.0
-    """The shortest time from a warning to the time by which the run must end because of a booking, if the booking is
-    known
-    early enough.
+    """How long the user is warned before a booking forces the run to end.
+
+    This applies if the booking is known early enough.
     """
     booking_notice_s: float = 60.0
     """The shortest time between that warning (`booking_warn_s`) and the order to end the run."""

@@ -1,4 +1,4 @@
-"""The attribution of a request to a user. A run's journal (`asked`) and a host's `audit.jsonl` use the same format."""
+"""Attributes a request to a user. A run's journal (`asked`) and a host's `audit.jsonl` use the same format."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Authenticated frames between the processes of a run: handshake, framing and message encoding, without I/O.
+"""Authenticated frames between the processes of a run: handshake, framing and encoding of messages.
 
-The gang link, the join store and the exchange of tensors use the same state machines. Both ends know a 256-bit key, and
-each end proves this with a MAC over the other's nonce. Every frame has a MAC over its number and payload, with a key
-that is specific to the connection and the direction. Therefore frames cannot be forged, replayed or reflected. Frames
-are not encrypted. The owner of a connection handles its socket and deadlines.
+This module does no I/O. The gang link, the join store and the exchange of tensors use the same state machines. Both
+ends know a 256-bit key, and each end proves this with a MAC over the other's nonce. Every frame has a MAC over its
+number and payload, with a key that is specific to the connection and the direction. Therefore frames cannot be forged,
+replayed or reflected. Frames are not encrypted. The owner of a connection handles its socket and deadlines.
 
     listener                                      caller
        | -- hello: MAGIC, nonce_l (32) ------------> |
@@ -68,7 +68,7 @@ class CallerHandshake:
     """
 
     to_send = b""
-    """The bytes that this side sends before it receives any."""
+    """The bytes that this side sends before it receives any bytes."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -1,7 +1,7 @@
-"""The calendar of an agent: a snapshot of the bookings for the next few days, which desktops send. No I/O.
+"""The calendar of an agent: a snapshot of the bookings for the next few days, which desktops send.
 
-Agents have no access to the booking store. They enforce a snapshot only while it is fresh. After that, until the end of
-the snapshot's period, they only record how GPUs are used. Times are in seconds since 1970.
+This module does no I/O. Agents have no access to the booking store. They enforce a snapshot only while it is fresh.
+After that, until the end of the snapshot's period, they only record how GPUs are used. Times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
 """Maximum of `Calendar.fresh_s`. A larger value is reduced to this maximum, and a value over 24 hours is an error."""
 AHEAD_S = 300.0
-"""Time in seconds by which a snapshot's date may be in the future. A later date means that a clock is wrong.
-Such a snapshot is rejected, because until its date all others would be ignored as older.
+"""How many seconds a snapshot's date may be in the future. A later date means that a clock is wrong.
+
+Such a snapshot is rejected. Otherwise all other snapshots would be ignored as older until that date.
 """
 OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)
@@ -91,8 +92,8 @@ class Calendar(NamedTuple):
         """Returns the persons to whom a login of a host may belong.
 
         If the table of logins does not contain `user` for any host, as a login or as a person, the login belongs to the
-        person of the same name, provided that the calendar contains this person. Otherwise it could be another
-        person's.
+        person of the same name, provided that the calendar contains this person. If the table contains `user`
+        elsewhere, the login could be that of another person.
         """
         found = {
             person

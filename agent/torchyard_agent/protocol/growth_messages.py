@@ -12,7 +12,7 @@ class Invitation(TypedDict):
 
     primary: Member
     secret: str
-    """The run's secret, as in Prepare. Only the user's own daemons and desktops receive it."""
+    """The run's secret (see `Prepare`). Only the user's own daemons and desktops receive it."""
     replicas: list[dict[str, str]]
     """{`name`, `host`} of each replica of the run, including added ones. The host of a removed replica is empty."""
 

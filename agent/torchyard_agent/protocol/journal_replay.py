@@ -1,4 +1,4 @@
-"""Replay of a run's journal: the events of one host are combined into a view of the run.
+"""Replays a run's journal: combines the events of one host into a view of the run.
 
 The daemon replays a journal to show the run; a desktop replays the journals of the runs that it follows.
 """

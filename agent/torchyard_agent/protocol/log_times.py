@@ -1,4 +1,7 @@
-"""The times at which the bytes of a log were written, derived from entries that record the log's size at some times."""
+"""The times at which the bytes of a log were written.
+
+They are derived from entries, each of which records the log's size at one time.
+"""
 
 from __future__ import annotations
 

@@ -69,8 +69,11 @@ class Cluster(TypedDict):
     max_restarts: int
     tf_master_name: str
     trial: str | None
+    """Number of the trial, from "1"; None outside sweeps."""
+    params: dict[str, str]
+    """The parameters of the trial as text, for `{params.NAME}`. Older desktops do not send it."""
     several: bool
-    """Whether the run was planned with several replicas. Only then TF_CONFIG is set."""
+    """Whether the run was planned with several replicas. TF_CONFIG is set only if it was."""
     job: dict[str, Any]
     """The topology, which CLUSTER_SPEC and TF_CONFIG contain as `job`."""
     masters: dict[str, Master]
@@ -115,6 +118,7 @@ class Prepare(TypedDict):
     interface: str | None
     towards: str | None
     """The primary's address. Set only if `data_address` is None.
+
     The host then uses its own address on the route to the primary.
     """
     resume_from: str | None
@@ -180,6 +184,8 @@ class Start(TypedDict):
     """The start time in RFC 3339 with an offset or in seconds since 1970, or None to start immediately."""
     booking: Any
     """{`id`, `owner`, `end`, `stop_at_end`} of the run's booking, or None."""
+    sweep: Any
+    """The sweep whose coordinator the run is (`sweep_messages.Sweep`), or None."""
 
 
 class Join(TypedDict):

@@ -18,16 +18,17 @@ MAX_REPORT = 8192
 
 METRICS = (
     *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),
-    *("version", "clients", "bytes_s", "gradient_bytes"),
+    *("version", "clients", "bytes_s", "gradient_bytes", "noise_scale"),
 )
 """The metrics in a trainer's report: optimizer steps; loss; samples per second of this rank; the times in seconds that
 a step spent on computing, on exchanging and on waiting for other trainers; the staleness of a pull in versions; pushes
 that the servers have dropped; steps that were skipped because their gradients were not finite; the size of all
-gradients of a step.
+gradients of a step; the gradient noise scale in samples.
 
 A server or reducer reports accepted rounds, connected trainers, and bytes sent and received per second. Its `wait_s` is
-the time for which its newest round waited for the last trainer, and `staleness` is that of this round. `dropped` and
-`skipped` count the rounds that it has dropped, or skipped because no gradients were finite."""
+the time for which its newest round waited for the last trainer, and its `staleness` is that of this round. `dropped`
+counts the rounds that it has dropped, and `skipped` counts those that it has skipped because no gradients were finite.
+"""
 
 
 MAX_CUSTOM_METRICS = 32
@@ -54,7 +55,7 @@ def custom_metrics(metrics: object) -> dict[str, float | None]:
 
 
 def valid_metrics(metrics: object) -> dict[str, Any]:
-    """Returns the valid entries of received metrics, both METRICS and custom metrics."""
+    """Returns the valid entries of received metrics: those named in METRICS, and custom metrics."""
     if not isinstance(metrics, Mapping):
         return {}
     return {**{name: metrics[name] for name in METRICS if name in metrics}, **custom_metrics(metrics)}

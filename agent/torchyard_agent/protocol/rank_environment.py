@@ -1,15 +1,13 @@
-"""The environment and command of each rank: torchrun's variables, TORCHYARD_*, CLUSTER_SPEC and TF_CONFIG. No I/O.
+"""The environment and command of each rank: torchrun's variables, TORCHYARD_*, CLUSTER_SPEC and TF_CONFIG.
 
-Ranks, world sizes and addresses depend on which replicas take part, because a gang may continue without a lost host.
-The primary computes them from the plan before each generation, and `torchyard plan` computes them for display.
-
-With `launcher: torch`, trainers get torchrun's variables (torch 2.13: `LocalElasticAgent._start_workers`). A node is
-the set of replicas that one torchrun would start. A replica with GPUs is a node by itself: it sees no other GPUs, so
-`cuda:LOCAL_RANK` is one of its own. All replicas of a gang without GPUs on one host form one node. Other roles do not
-get torchrun's variables, because with RANK and MASTER_ADDR a server or evaluator would try to join the trainers.
-CLUSTER_SPEC has the format of Vertex AI (https://cloud.google.com/vertex-ai/docs/training/distributed-training), and
-TF_CONFIG that of TensorFlow.
-
+This module does no I/O. Ranks, world sizes and addresses depend on which replicas take part, because a gang may
+continue without a lost host. The primary computes them from the plan before each generation, and `torchyard plan`
+computes them for display. With `launcher: torch`, trainers get torchrun's variables (torch 2.13:
+`LocalElasticAgent._start_workers`). A node is the set of replicas that one torchrun would start. A replica with GPUs is
+a node by itself: it sees no other GPUs, so `cuda:LOCAL_RANK` is one of its own. All replicas of a gang without GPUs on
+one host form one node. Other roles do not get torchrun's variables, because with RANK and MASTER_ADDR a server or
+evaluator would try to join the trainers. CLUSTER_SPEC has the format of Vertex AI
+(https://cloud.google.com/vertex-ai/docs/training/distributed-training), and TF_CONFIG has TensorFlow's format.
 `torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, the key for the server at TORCHYARD_STORE, is a secret
 that each keeper derives when it spawns a rank.
 """
@@ -21,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from torchyard_agent.protocol.messages import Cluster, RankAssignment, ReplicaAssignment, ReplicaPlan
-from torchyard_agent.protocol.placeholders import fill
+from torchyard_agent.protocol.placeholders import PARAMETERS, fill
 
 VARIABLES_OF_A_RANK = frozenset(
     (
@@ -33,11 +31,13 @@ VARIABLES_OF_A_RANK = frozenset(
 TORCHELASTIC_.
 """
 STOP_VARIABLE = "TORCHYARD_STOP"
-"""A variable with the path of a file that a keeper creates before it sends SIGTERM to stop the run.
+"""Name of a variable with the path of a file, which a keeper creates before it sends SIGTERM to stop the run.
 
 A SIGTERM from another source, such as a user, a host that is low on memory, or a keeper that has lost the primary, ends
 only the process that receives it.
 """
+STOP_PATIENCE_VARIABLE = "TORCHYARD_STOP_PATIENCE"
+"""A variable with the time in seconds after SIGTERM in which that file may still appear."""
 _READ_AT_START = (
     *("PYTHON", "LD_", "PATH", "TZ", "LANG", "LC_", "GLIBC_", "MALLOC_"),
     *("TORCH", "PYTORCH", "CUDA", "NVIDIA_", "NCCL_"),
@@ -297,8 +297,9 @@ class RankEnvironment:
             "worker_hosts": ",".join(self._roles.get("worker", [])),
             "nproc": str(max(1, len(replica["gpus"]))),
             "trial": self._cluster["trial"] or "",
+            **{PARAMETERS + name: value for name, value in self._cluster.get("params", {}).items()},
             "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
-            # A replica that is not a trainer counts as a world of one rank. The same command then works for all pools.
+            # A replica that is not a trainer counts as a world of one rank, so the same command works for all pools.
             **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
             "master_addr": address,
             "master_port": port,

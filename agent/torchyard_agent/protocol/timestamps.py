@@ -1,7 +1,7 @@
 """Conversions of times between RFC 3339 text and seconds since 1970.
 
-This module has its own parser, because that of Python 3.9 rejects `Z`, and the module `datetime` would take half a
-megabyte of a daemon's memory.
+This module has its own parser, because the parser of Python 3.9 rejects `Z`, and because the module `datetime` would
+take half a megabyte of a daemon's memory.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
         `memory_mb` (MiB)}], `driver` (NVIDIA's version, or null), `driver_cuda` (the newest CUDA that the driver
         supports, or null), `agent_python` and `python` ({`path`, `version`}, where the version of a training Python
         that does not run is null), `torch`, `torch_cuda` (the CUDA for which torch was built) and `numpy` (versions, or
-        null), `disk_free_gb`, and `problems` [{`code`, `message`, `hint`}].
+        null), `packages` (versions), `disk_free_gb`, and `problems` [{`code`, `message`, `hint`}].
     """
     training = training_python.find(python)
     gpus, driver, driver_cuda, problems = _gpus()
@@ -53,6 +53,7 @@ def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
         "torch": training.torch,
         "torch_cuda": training.torch_cuda,
         "numpy": training.numpy,
+        "packages": dict(training.packages),
         "disk_free_gb": None if free is None else free[0],
         "problems": problems,
     }
@@ -77,7 +78,7 @@ def disk_problem(folder: str, free_gb: float) -> Problem:
 def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> Problem | None:
     """Returns a problem if NVML does not work, otherwise None.
 
-    Without device files of NVIDIA, the host has no GPUs, and this is no problem.
+    If there are no device files of NVIDIA, the host has no GPUs, and this is no problem.
     """
     if not any(map(os.path.exists, device_files)):
         return None

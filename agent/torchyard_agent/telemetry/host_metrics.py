@@ -16,7 +16,7 @@ _SECTOR = 512
 _LIST_EVERY_S = 60.0
 """Interval in seconds at which the network interfaces are listed again."""
 _FREE_SPACE_S = 10.0
-"""Interval in seconds at which free space is read, because on a network file system this takes a round trip."""
+"""Interval in seconds at which free space is read. On a network file system, each read takes a round trip."""
 
 
 class HostMeter:
@@ -106,8 +106,8 @@ class HostMeter:
 def data_interfaces(names: list[str]) -> list[str]:
     """Returns the network interfaces for traffic between hosts.
 
-    These are all hardware interfaces. If there are none, as in a container, they are all interfaces except the
-    loopback.
+    These are all hardware interfaces. If there are none, as in a container, all interfaces except the loopback are
+    returned.
     """
     others = [name for name in names if name != "lo"]
     real = [name for name in others if os.path.exists(f"/sys/class/net/{name}/device")]

@@ -302,6 +302,8 @@ class Nvml:
 
 
 _FATAL = frozenset({1, 9, library.GPU_IS_LOST, 16, 18})
-"""Error codes after which no other call for the GPU can succeed: not initialized, no driver, lost, reset required,
-driver replaced.
+"""Error codes after which no other call for the GPU can succeed.
+
+They mean that NVML is not initialized, there is no driver, the GPU is lost or must be reset, or the driver was
+replaced.
 """

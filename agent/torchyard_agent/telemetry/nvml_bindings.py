@@ -37,7 +37,7 @@ THROTTLING = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
-"""The reasons for reduced clocks, except for idleness and for settings of the clocks."""
+"""The reasons for reduced clocks, except idleness and clock settings."""
 
 NAME_BYTES = 96
 
@@ -104,7 +104,10 @@ class NvmlUnavailable(Exception):
 
 
 class NvmlLibrary:
-    """The loaded library. The attribute of a function that the library does not export is None."""
+    """The loaded library, with NVML's functions as attributes.
+
+    The attribute of a function that the library does not export is None.
+    """
 
     def __init__(self) -> None:
         """Loads and initializes NVML. Raises NvmlUnavailable if NVML cannot be used on this host."""

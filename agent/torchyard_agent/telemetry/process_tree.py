@@ -15,9 +15,9 @@ HAS_CHILDREN_FILES = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
 def children(pid: int, all_threads: bool = True) -> list[int]:
-    """Returns the direct children of a process, including zombies: those of all threads or of its main thread only.
+    """Returns the direct children of a process, including zombies.
 
-    The result is [] if the process has ended.
+    They are the children of all threads or of the main thread only. The result is [] if the process has ended.
     """
     found: list[int] = []
     with contextlib.suppress(OSError):

@@ -111,7 +111,7 @@ class ProcessTrees:
                 tree.walk_threads_at = now + WALK_THREADS_S + (number % 10)
             if self._children_files:
                 found = process_tree.descendants(roots, threads)
-                # An earlier search has found the children of other threads.
+                # An earlier search has already found the children of other threads.
                 tree.keep(found if threads else [*found, *tree.processes])
             else:
                 tree.walk_at = now + 5 * WALK_S

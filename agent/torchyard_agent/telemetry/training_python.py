@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 PROBE_S = 20.0
@@ -64,6 +65,12 @@ for name in ("torch", "numpy"):
             found[name] = of_version_file(name, "__version__")
         except Exception:  # the package is missing
             pass
+found["packages"] = {}
+for name in ("optuna", "cmaes"):
+    try:
+        found["packages"][name] = metadata.version(name)
+    except Exception:  # the package is missing
+        pass
 try:
     cuda = of_version_file("torch", "cuda")
 except Exception:  # torch or its version file is missing
@@ -85,8 +92,10 @@ class TrainingPython(NamedTuple):
     torch: str | None = None
     numpy: str | None = None
     problem: dict[str, str] | None = None
+    packages: Mapping[str, str] = {}
+    """Versions of the packages that sweeps need, without missing ones."""
     torch_cuda: str | None = None
-    """The CUDA version for which torch was built, or None if torch was built without CUDA or is missing."""
+    """The CUDA version for which torch was built. None if torch is missing or was built without CUDA."""
 
 
 class _Known(NamedTuple):
@@ -205,7 +214,12 @@ def _probe(path: str) -> tuple[TrainingPython, list[str]]:
         last = (errors.strip() or output.strip() or "it printed nothing").splitlines()[-1]
         return _broken(path, f"{path} does not work as a Python (exit status {code}): {last[:200]}"), []
     found = TrainingPython(
-        path, answer["version"], answer["torch"], answer["numpy"], torch_cuda=answer.get("torch_cuda")
+        path,
+        answer["version"],
+        answer["torch"],
+        answer["numpy"],
+        packages=answer["packages"],
+        torch_cuda=answer.get("torch_cuda"),
     )
     return found._replace(problem=_problem_of(found)), answer["paths"]
 

@@ -10,7 +10,7 @@ import re
 
 KERNEL_LOG = "/dev/kmsg"
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 69})
-"""XIDs that are caused by faulty programs and not by the GPU."""
+"""XIDs that are caused by faulty programs rather than by the GPU."""
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:]+)(?:\.\d)?\): (\d+)")
 _RECORD = 16384
 _LONGEST = 64 * 1024 * 1024

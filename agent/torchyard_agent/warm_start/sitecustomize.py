@@ -1,4 +1,4 @@
-"""Early start of a rank's interpreter, which imports modules such as torch and then waits for its keeper's orders.
+"""Starts a rank's interpreter early. It imports modules such as torch, and then waits for its keeper's orders.
 
 This folder is first on PYTHONPATH, so `site` imports this module before the interpreter opens the script. After the
 wait, the interpreter continues as usual with `python script.py` or `python -m module`. Therefore `sys.argv`,
@@ -22,7 +22,7 @@ import sys
 
 VARIABLE = "TORCHYARD_WARM_START"
 NO_INTERPRETER = 97
-"""Exit code if the command's first word is not a Python that reads PYTHONPATH but, for example, a wrapper script."""
+"""Exit code if the command begins with a program other than a Python that reads PYTHONPATH, such as a wrapper."""
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -32,7 +32,7 @@ def _begin() -> None:
     if order is not None:
         try:
             _serve(order)
-        except BaseException as error:  # The script must not run before the keeper orders it.
+        except BaseException as error:  # The script must not run until the keeper orders it.
             os.write(2, f"the interpreter could not be started early: {error!r}\n".encode("utf-8", "replace"))
             os._exit(1)
     _import_the_real_one()

@@ -1,1 +1,1 @@
-"""Checkpoints: their files, saving, restoring, evaluation, and the group of processes that save together."""
+"""Checkpoints: their files, saving, restoring and evaluation, and the group of processes that save together."""

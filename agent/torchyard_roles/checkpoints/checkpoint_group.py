@@ -69,7 +69,7 @@ class CheckpointGroup:
             )
 
     def answer_sigterm(self, step: int) -> GracefulStop | None:
-        """Returns a graceful stop that handles SIGTERM from now on, or None if SIGTERM cannot be handled.
+        """Begins to handle SIGTERM, and returns the graceful stop that does so, or None if SIGTERM cannot be handled.
 
         SIGTERM can be handled if Torchyard has started this process and, if the group has several processes, there is a
         join store. `step` is the number of finished steps.
@@ -79,11 +79,11 @@ class CheckpointGroup:
             return None
         rank = environment.group_rank if self.size > 1 else 0
         place = environment.gang, environment.generation, rank, self.size
-        stopping = GracefulStop(self._store, *place, self._ranks, environment.stop_file)
+        stopping = GracefulStop(self._store, *place, self._ranks, environment.stop_file, environment.stop_patience_s)
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:
-        """Waits until the first rank has saved its checkpoint, but not longer than a stop may take (`stop_grace_s`).
+        """Waits until the first rank has saved its checkpoint, or until the time for a stop (`stop_grace_s`) is over.
 
         On the first rank, announces that its checkpoint is saved.
         """

@@ -24,7 +24,7 @@ LOOK_S = 1.0
 SLICE_S = 0.1
 """Interval in seconds at which a waiting evaluator checks for SIGTERM."""
 LAST_S = 5.0
-"""Time in seconds after SIGTERM for which the evaluator waits for the last checkpoint of a stopped chief."""
+"""How many seconds after SIGTERM the evaluator waits for the last checkpoint of a chief that is being stopped."""
 
 
 def evaluations(

@@ -9,7 +9,7 @@
     <root>/parts/<who>/newest.pt     the newest state of a server, for a restart of the server alone
     <root>/.saving-…                 being written, or left by a killed process
 
-The .pt files are read with torch.load(weights_only=True), so that a checkpoint from an unknown source cannot run code.
+The .pt files are read with torch.load(weights_only=True), so a checkpoint from an unknown source cannot run code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchyard_roles.checkpoints import sharded_files
 KEPT = 3
 """The number of complete checkpoints that are kept."""
 UNFINISHED_MAX_AGE_S = 3600.0
-"""Time in seconds since the last write after which an unfinished save is deleted."""
+"""An unfinished save is deleted when its last write is this many seconds ago."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 NEWEST = "newest"
@@ -50,7 +50,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the model is sharded, so that each rank has written a part of it to a file of its own."""
+        """Whether the model is sharded. Each rank has then written a part of it to a file of its own."""
         return sharded_files.METADATA in self.about["files"]
 
     def load(self, name: str, *, whole: bool = True) -> Any:
@@ -192,7 +192,7 @@ def complete_with(
         whole = {**about, "step": step, "files": sizes, "time": time.time()}
         _write_text(unfinished / ABOUT, json.dumps(whole))
         _move_into_place(unfinished, root / name_of(step))
-    except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+    except BaseException:  # The folder is also removed after KeyboardInterrupt and SystemExit.
         shutil.rmtree(unfinished, ignore_errors=True)  # Removing the folder frees the space if the disk is full.
         raise
     return Checkpoint(root / name_of(step), step, whole)
@@ -233,7 +233,7 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
     try:
         _write_tensors(unfinished, state)
         unfinished.replace(path)
-    except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+    except BaseException:  # The file is also removed after KeyboardInterrupt and SystemExit.
         unfinished.unlink(missing_ok=True)
         raise
 

@@ -1,4 +1,4 @@
-"""Broadcast of bytes from the first rank of a group, because the checkpoint may exist only on the chief's host."""
+"""Broadcasts bytes from the first rank of a group, because the checkpoint may exist only on the chief's host."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
 
 
 def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
-    """Stores the first of several versions of a value that is small enough for the join store, if there is one."""
+    """Stores a value in the join store, if there is one: the first of several versions that is small enough."""
     for data in versions:
         if len(data) <= LARGEST:
             store.set(key, data)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 LARGE = 1 << 14
-"""Smallest size in bytes of a tensor whose values are sent from and received into its own memory."""
+"""Smallest size in bytes of a tensor that is sent directly from its memory, and received directly into memory."""
 
 
 class PeerState(NamedTuple):
@@ -78,7 +78,7 @@ def decode(encoded: Sequence[torch.Tensor]) -> PeerState:
 
 
 def _with_tensors(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Replaces the tensors of a state, whose dicts and lists are changed. Returns the new state."""
+    """Replaces the tensors of a state. Changes its dicts and lists, and returns the new state."""
     if isinstance(value, torch.Tensor):
         return convert(value)
     if isinstance(value, dict):

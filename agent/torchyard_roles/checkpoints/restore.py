@@ -1,4 +1,4 @@
-"""Resuming from the newest complete checkpoint, which the chief reads and sends to all ranks of its group.
+"""Resumes from the newest complete checkpoint, which the chief reads and sends to all ranks of its group.
 
 A resumed script repeats the code before its loop, and the code at the end of finished epochs (`scheduler.step()`).
 State that this code changes is therefore restored only at the *resume point*, which is immediately before the first new

@@ -1,4 +1,4 @@
-"""Saving of checkpoints. The state is copied at a step boundary and then written by a background thread.
+"""Saves checkpoints. The state is copied at a step boundary and then written by a background thread.
 
 The last checkpoint is written by the calling thread. All ranks of a group save their parts of the same step. The first
 rank announces the step through the join store, far enough ahead that all ranks normally receive the announcement before
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
-"""Time in seconds by which a save is announced in advance, so that the announcement reaches all ranks."""
+"""How many seconds in advance a save is announced. The announcement must reach all ranks before they reach the step."""
 SHARED = "shared"
 """Suffix of the name of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
-"""Longest time in seconds to wait for the parts of other ranks. If a part is missing, a resumed run is not bitwise
-equal.
+"""Longest time in seconds to wait for the parts of other ranks.
+
+If a part is missing, a resumed run does not give bitwise equal results.
 """
 
 
@@ -167,7 +168,7 @@ class CheckpointSaver:
             kept: The steps whose parts are kept.
             last: Whether to wait until the checkpoint is written; otherwise a thread writes it.
             final: Whether to mark the checkpoint as the end of training.
-            anew: Whether to save a step that has already been saved once more, because the model has changed.
+            anew: Whether to save the step again, even if it is already saved, because the model has changed.
 
         Returns:
             False if the save has failed, which the chief logs. wait() returns the result of a save by a thread.

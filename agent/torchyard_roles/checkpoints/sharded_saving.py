@@ -1,4 +1,4 @@
-"""Saving and loading of models that are sharded over ranks. Each rank writes and reads its own part."""
+"""Saves and loads models that are sharded over ranks. Each rank writes and reads its own part."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Values are exchanged through the first of these that is available: the connections of a group that continues without
 lost workers; a separate gloo group, if torch.distributed connects all trainers; the run's join store
-(`store_collectives`); a gloo group at MASTER_ADDR. Sums are computed in double precision and in rank order, so that
-results are bitwise equal on all trainers. torch's default dtype and device have no effect.
+(`store_collectives`); a gloo group at MASTER_ADDR. Sums are computed in double precision and in rank order, so results
+are bitwise equal on all trainers. torch's default dtype and device have no effect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 KEPT_CALLS = 100
-"""The number of calls before the first step whose results are kept for returning workers."""
+"""How many collective calls before the first step have results that are kept for returning workers."""
 AT_ONCE = 4096
 """Size in bytes of the first exchange, which contains the length of the value (8 bytes) and the value's beginning.
 

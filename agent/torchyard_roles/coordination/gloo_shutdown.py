@@ -1,4 +1,4 @@
-"""The wait for idle gloo threads before the interpreter exits."""
+"""Waits for gloo's threads to become idle before the interpreter exits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def settle(tasks: Path = Path("/proc/self/task")) -> None:
 
 def _asleep(tasks: Path) -> bool:
     if not tasks.is_dir():
-        return True  # Without /proc, the state of threads is unknown, and the wait between two samples must suffice.
+        return True  # If there is no /proc, the wait between two samples must suffice.
     for task in tasks.iterdir():
         try:
             _, rest = (task / "stat").read_text(encoding="utf-8", errors="replace").split("(", 1)

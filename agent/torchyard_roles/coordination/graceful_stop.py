@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""Longest time in seconds to wait for all ranks to publish their steps. Only a rank that has ended takes longer."""
+"""How many seconds to wait at most for all ranks to publish their steps. Only a rank that has ended fails to do so."""
 ECHO_S = 0.5
 """Time in seconds for which a second SIGTERM is ignored, since some programs signal a process and then its group."""
+EXPECTED_S = 1.0
+"""Longest wait in seconds for the request to stop after another group has stopped."""
 _REQUESTED_BY_PEER = b"\xff"
 
 
@@ -44,6 +46,8 @@ class GracefulStop:
             ranks.
         stop_file: The path of a file that exists if the run is being stopped. If the file does not exist, SIGTERM ends
             only this rank, and the others detect its loss. If the path is empty, every SIGTERM stops the run.
+        patience_s: Time in seconds after SIGTERM in which the file may still appear. A scheduler signals ranks and
+            keepers at the same time; the keepers then write the file, and signal the ranks again.
 
     Attributes:
         exit_code: The exit status of this process after a stop: 0 if the run is being stopped.
@@ -58,12 +62,14 @@ class GracefulStop:
         size: int,
         ranks: Callable[[], Sequence[int]] | None = None,
         stop_file: str = "",
+        patience_s: float = 0.0,
     ) -> None:
         self._store = store if size > 1 else None
         self._prefix = f"stop/{gang}/{generation}"
         self._rank = rank
         self._ranks = ranks or (lambda: range(size))
         self._stop_file = stop_file
+        self._patience_s = patience_s
         self.exit_code = 0
         self._changed = threading.Condition()
         self._begun = 0
@@ -102,6 +108,11 @@ class GracefulStop:
         """Whether this rank has received SIGTERM, or another rank has requested the stop."""
         return self._requested
 
+    def wait_for_request(self) -> None:
+        """Waits a moment for a request to stop, which reaches the groups of a run one after another."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._requested, EXPECTED_S)
+
     def continue_from(self, step: int) -> None:
         """Sets the number of finished steps when this rank joins the others."""
         with self._changed:
@@ -123,7 +134,7 @@ class GracefulStop:
             return True
 
     def uninstall(self) -> None:
-        """Stops handling SIGTERM, and publishes the last step.
+        """Stops handling SIGTERM, and publishes the last step of this rank.
 
         SIGTERM's default handler is restored if this is the main thread.
         """
@@ -174,7 +185,7 @@ class GracefulStop:
                     os.write(self._earlier_descriptor, data)
                 if signal.SIGTERM in data:
                     now = time.monotonic()
-                    if first is not None and now - first > ECHO_S:
+                    if first is not None and now - first > max(ECHO_S, self._patience_s):
                         _end("ended by a second SIGTERM, without saving")
                     first = first if first is not None else now
                 if signal.SIGTERM in data or _REQUESTED_BY_PEER in data:
@@ -182,7 +193,7 @@ class GracefulStop:
                     threading.Thread(target=self._stop, args=(by_peer,), name="torchyard-stop", daemon=True).start()
 
     def _stop(self, by_peer: bool) -> None:
-        if not by_peer and self._stop_file and not Path(self._stop_file).exists():
+        if not by_peer and self._stop_file and not self._is_stopped():
             self.exit_code = 128 + signal.SIGTERM
             if self._store is not None:
                 _end("ended by SIGTERM without saving: the run was not stopped")
@@ -191,6 +202,7 @@ class GracefulStop:
                 return
             self._requested = True
             begun = self._begun
+            self._changed.notify_all()
         try:
             after = begun if self._store is None else self._agree(self._store, begun)
         except RolesError as error:
@@ -198,6 +210,15 @@ class GracefulStop:
         with self._changed:
             self._after = after
             self._changed.notify_all()
+
+    def _is_stopped(self) -> bool:
+        """Returns whether the stop file exists, or appears within the time for it."""
+        deadline = time.monotonic() + self._patience_s
+        while not Path(self._stop_file).exists():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
 
     def _agree(self, store: JoinStore, begun: int) -> int:
         """Determines the step after which all ranks stop.

@@ -321,7 +321,7 @@ class _Link:
             self.send(introduction)
             self.welcome = self.receive()
             self._socket.settimeout(None)
-        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+        except BaseException:  # The socket is also closed after KeyboardInterrupt and SystemExit.
             self._socket.close()
             raise
 

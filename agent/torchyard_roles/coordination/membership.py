@@ -6,8 +6,8 @@ with a number, to the join store:
     members/<gang>/<generation>     {"number": 2, "lost": ["worker-1"], "joined": 0, "seats": [["worker-0", 1], …]}
 
 `seats` are the replicas with their numbers of ranks, in rank order. A worker that is added to the run has the ranks
-after all others. A lost worker that is started again returns in these steps, and an added worker joins in the same way:
-
+after all others. A lost worker that is started again returns by the following steps. An added worker joins by the same
+steps.
     ready/<gang>/<generation>/<replica>/<attempt>   set by the worker, when it has distributed its model
     returning/<gang>/<generation>   k               set by the keeper: a worker waits
     boundary/<gang>/<generation>    k               set by the first member, when all members are at a step boundary
@@ -54,7 +54,7 @@ class Membership:
         self._returning = 0
         store.watch(f"members/{self._place}", self._on_change)
         store.watch(f"returning/{self._place}", self._on_returning)
-        # The watch reports the membership only later. Until then, a returning worker would consider itself a member.
+        # The watch reports the membership later. Until it does, a returning worker would consider itself a member.
         value = store.try_get(f"members/{self._place}") if environment.attempt else None
         if value is not None:
             self._on_change(value)

@@ -1,4 +1,4 @@
-"""Comparison of the models and optimizers of all trainers through the join store, before training.
+"""Compares the models and optimizers of all trainers through the join store, before training.
 
 Each trainer describes its model and optimizer in lines of `name: description`. The chief publishes its description, and
 the others compare their own descriptions with it. A worker whose description differs reports the difference and ends. A
@@ -29,7 +29,7 @@ Scripts may load their data before this call.
 PART = 60 * 1024
 """The number of bytes of a compressed description that are stored as one value in the join store."""
 LATER_S = 2.0
-"""Time in seconds by which the other ranks wait longer than the first rank, which alone can name the missing ranks."""
+"""How many seconds longer than the first rank the others wait. Only the first rank can name the missing ranks."""
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:

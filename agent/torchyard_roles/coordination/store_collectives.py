@@ -5,10 +5,9 @@ worker group marks the group's part as complete, and all ranks read the values o
 
 In asynchronous strategies a group may restart while the others wait in a meeting. The group then joins the open
 meeting, which is the first meeting that no group has completed. If the open meeting belongs to another line of the
-script, the group had ended between two calls. It then repeats the earlier call and gets the same result as before. A
+script, the group has ended between two calls. It then repeats the earlier call and gets the same result as before. A
 resumed script also repeats the calls before its first new step. A part that the group had completed before its restart
 stays valid. Keys below `meet/<scope>/`:
-
     3/0/1/2       value of rank 1 of group 0 in generation 2, in meeting 3 (3/0/1/2/7: its eighth piece)
     3/0/2         number of ranks of that generation that stored their value
     3/0           the group's part is complete: generation and number of ranks

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 _alive: list[TorchStore] = []
-"""Keeps the Python objects alive: a process group refers only to the C++ object, which fails without the Python one."""
+"""Keeps Python objects alive. A process group refers only to the C++ object, which fails without its Python object."""
 
 
 class TorchStore(dist.Store):  # type: ignore[misc]  # mypy does not analyse torch, see pyproject.toml.

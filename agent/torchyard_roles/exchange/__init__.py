@@ -1,1 +1,1 @@
-"""Exchange of tensors between processes: authenticated connections, parameter layouts and the staging of chunks."""
+"""Exchanges tensors between processes: authenticated connections, parameter layouts and the staging of chunks."""

@@ -1,4 +1,4 @@
-"""Staging of a worker's gradients and parameters as chunks, without copies where possible.
+"""Stages a worker's gradients and parameters as chunks, without copies where possible.
 
 A chunk on the CPU is not copied if it is one section of a contiguous tensor, as nearly all bytes of a large model are.
 Small parameters share chunks and are copied. GPU tensors are copied through pinned memory in a separate CUDA stream for

@@ -1,4 +1,4 @@
-"""The listening side of connections: accepting, authenticating and counting clients.
+"""The listening side of connections: accepts, authenticates and counts clients.
 
 Any process on the data network can connect. The number of connections that are not authenticated yet is limited to
 UNAUTHENTICATED, so they cannot exhaust the file descriptors. A failed accept() may be repeated. Refused clients are

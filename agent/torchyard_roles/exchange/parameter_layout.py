@@ -28,14 +28,18 @@ LARGEST_CHUNK = 4 * 1024 * 1024
 ADDED = 1 << 32
 """The smallest number for a chunk of a parameter that is added to a layout later."""
 CHUNKS_A_SHARD = 256
-"""Number of chunks into which a shard is divided, unless a chunk would be smaller or larger than allowed.
+"""Number of chunks into which a shard is divided, unless the chunks would be smaller or larger than allowed.
 
-The first and the last chunk do not overlap with other work, so with more chunks a larger part of the exchange overlaps.
+The exchange of the first and the last chunk does not overlap with other work. With more chunks, a larger part of the
+exchange overlaps.
 """
 SMALLEST_BEHIND_COMPUTING = 256 * 1024
 CHUNKS_BEHIND_COMPUTING = 8
-"""Number of chunks into which a shard is divided if its exchange overlaps with computing. Fewer chunks are better in
-this case, because each chunk holds the GIL for 0.1 ms or more, during which the training thread waits."""
+"""Number of chunks into which a shard is divided if its exchange overlaps with computing.
+
+Fewer chunks are better in this case, because each chunk holds the GIL for 0.1 ms or more, during which the training
+thread waits.
+"""
 
 
 class Entry(NamedTuple):

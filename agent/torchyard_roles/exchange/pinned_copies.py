@@ -1,8 +1,8 @@
-"""Copies between the CPU and a GPU through pinned memory, in a stream of their own.
+"""Copies between the CPU and a GPU through pinned memory, in a CUDA stream of their own.
 
 A large tensor is copied in pieces through two pinned buffers: while the GPU copies one piece, the CPU copies the other
-one. So the copies have the speed of pinned memory, of which they need little, and kernels of other streams run
-meanwhile.
+one. The copies are therefore as fast as pinned memory permits, although they need little of it. Kernels of other
+streams run meanwhile.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _creating = threading.Lock()
 
 
 class PinnedCopies:
-    """The copies from and to one device. Methods may be called on any thread; one copies at a time.
+    """The copies from and to one device. Any thread may call the methods; one thread at a time copies.
 
-    On the CPU, which tests use, the same pieces are copied without a stream.
+    If the device is the CPU, as in tests, the same pieces are copied without a stream.
     """
 
     def __init__(self, device: torch.device, piece_bytes: int = PIECE_BYTES) -> None:
@@ -44,11 +44,11 @@ class PinnedCopies:
         return event
 
     def to_host(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], fence: Any = None) -> None:
-        """Copies to contiguous tensors on the CPU from tensors of equal length, and waits until it is done.
+        """Copies tensors to contiguous tensors of equal length on the CPU, and waits until the copies are complete.
 
         Args:
             pairs: Pairs of (target, source), whose dtypes may differ.
-            fence: The result of fence() after which the sources are copied. The default is now.
+            fence: A result of fence(). The sources are copied after it. The default is a new fence.
         """
         fence = self.fence() if fence is None else fence
         with self._lock, self._in_stream(fence):
@@ -67,7 +67,7 @@ class PinnedCopies:
                 _take(in_flight[each])
 
     def to_device(self, source: torch.Tensor) -> torch.Tensor:
-        """Returns a copy of a contiguous tensor on the CPU, once it is complete. used() must come before its use."""
+        """Copies a contiguous tensor from the CPU, and returns the complete copy. Call used() before using the copy."""
         with self._lock, self._in_stream(None):
             copied = torch.empty(source.shape, dtype=source.dtype, device=self.device)
             events: list[Any] = [None, None]
@@ -85,12 +85,11 @@ class PinnedCopies:
         return copied
 
     def used(self, copied: torch.Tensor) -> None:
-        """Lets the calling thread's current stream use a result of to_device(), which may then be freed at any time."""
+        """Lets the calling thread's current stream use a result of to_device(). The result may be freed afterwards."""
         if self._stream is not None:
             copied.record_stream(torch.cuda.current_stream(self.device))
 
     def _length(self, values: torch.Tensor) -> int:
-        """Returns the number of elements of a piece."""
         return max(1, self._piece_bytes // int(values.element_size()))
 
     @contextmanager
@@ -108,7 +107,7 @@ class PinnedCopies:
 
 
 def pinned_copies_of(device: torch.device) -> PinnedCopies:
-    """Returns the copies of a device, which all callers share."""
+    """Returns the object that copies from and to a device. All callers share it."""
     with _creating:
         if device not in _created:
             _created[device] = PinnedCopies(device)

@@ -51,7 +51,10 @@ def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> 
 
 
 def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
-    """Reads exactly `size` bytes, until `by` on the monotonic clock or, if it is 0, with the socket's timeout."""
+    """Reads exactly `size` bytes, until the time `by` of the monotonic clock.
+
+    If `by` is 0, the socket's timeout applies instead.
+    """
     buffer = bytearray(size)
     view, done = memoryview(buffer), 0
     while done < size:

@@ -47,7 +47,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 ONE_ATTEMPT_S = 5.0
 DRAIN_S = 2.0
 AHEAD = 4096
-"""Size in bytes of the read buffer, with which one system call reads a header and the start of its payload."""
+"""Size in bytes of the read buffer. One system call reads a header and the start of its payload into this buffer."""
 
 
 def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
@@ -152,7 +152,7 @@ class Connection:
         except AuthenticationError as error:
             sock.close()
             raise ProtocolError(f"{peer.name} on {peer.address} was refused: {error}.") from None
-        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+        except BaseException:  # The socket is also closed after KeyboardInterrupt and SystemExit.
             sock.close()
             raise
         if "refused" in answer:
@@ -184,7 +184,7 @@ class Connection:
         except (AuthenticationError, OSError) as error:
             sock.close()
             raise ProtocolError(f"A caller from {host} was refused: {_reason(error)}.") from None
-        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+        except BaseException:  # The socket is also closed after KeyboardInterrupt and SystemExit.
             sock.close()
             raise
         connection.peer = str(introduction.get("name", connection.peer))

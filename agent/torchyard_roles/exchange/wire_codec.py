@@ -18,11 +18,11 @@ import torch
 BLOCK = 256
 SCALE_BYTES = 4
 PIECE_BLOCKS = 128
-"""Blocks of a piece, which is 128 KiB of float32 and the largest that torch does not divide among threads."""
+"""Number of blocks in a piece: 128 KiB of float32, the largest size that torch does not divide among threads."""
 MESSAGE_ELEMENTS = 256 * BLOCK
-"""Most elements of a message, which are 256 KiB of float32: small enough that sums keep up with the network."""
+"""Maximum number of elements in a message: 256 KiB of float32, which lets sums keep up with the network."""
 SMALLEST_SCALE = 2.0**-126
-"""Smallest scale, so that neither a scale nor its reciprocal is 0, infinite or subnormal."""
+"""Smallest scale. It ensures that neither a scale nor its reciprocal is 0, infinite or subnormal."""
 LARGEST = {"int8": 127, "int4": 7}
 WIRES = ("float32", "bfloat16", *LARGEST)
 

@@ -1,4 +1,4 @@
-"""Synchronous data-parallel training, in which a ring all-reduce averages all workers' gradients in each step.
+"""Synchronous data-parallel training. In each step, a ring all-reduce averages the gradients of all workers.
 
 With batches of equal size, the result equals that of one process that trains on all batches together, except for
 rounding and for layers that combine samples, such as batch norm.
@@ -24,6 +24,7 @@ from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average
+from torchyard_roles.strategies.gradient_noise import GradientNoise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +92,12 @@ class AllReduce(Strategy):
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         return GradientAverager(
-            device, self._ring, factor=1 / self._world_size, bucket_bytes=BUCKET_BYTES, hardware=hardware(device)
+            device,
+            self._ring,
+            factor=1 / self._world_size,
+            bucket_bytes=BUCKET_BYTES,
+            hardware=hardware(device),
+            noise=GradientNoise(self._world_size),
         )
 
     def _ring(self) -> Average:
@@ -113,7 +119,10 @@ class AllReduce(Strategy):
         return self._groups[-1]
 
     def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Makes the next backward pass arm the averager: the hook of an output's gradient runs first in the pass."""
+        """Makes the next backward pass arm the averager.
+
+        A hook of the gradient of an output does this, because it runs first in the pass.
+        """
         if self._averager is None or not torch.is_grad_enabled():
             return
         for output in _pytree.tree_leaves(outputs):
@@ -171,7 +180,14 @@ class AllReduce(Strategy):
         found = {"skipped": float(skipped)} if skipped else {}
         if self._averager is not None:
             found["exchange_s"], found["wait_s"] = self._averager.times()
+            noise_scale = self._averager.noise_scale
+            if noise_scale is not None:
+                found["noise_scale"] = noise_scale
         return found
+
+    def at_boundary(self, step: int) -> None:
+        if self._averager is not None:
+            self._averager.note_samples(self.samples)
 
     def finish(self) -> bool:
         self._check()
@@ -207,7 +223,7 @@ class AllReduce(Strategy):
         if dist.is_initialized():
             if self._owns_group:
                 dist.destroy_process_group()
-            else:  # A process group that the script itself has initialized is not destroyed.
+            else:  # A process group that the script itself has initialized is left unchanged.
                 for group in self._groups:
                     dist.destroy_process_group(group)
             gloo_shutdown.settle()

@@ -47,7 +47,14 @@ class Strategy(ABC):
 
     samples = 0
     """The number of samples in the batches of this process's finished steps, which Cluster sets at each boundary.
-    It is 0 if the script has no loader of the cluster."""
+
+    It is 0 if the script has no loader of the cluster.
+    """
+
+    @property
+    def expects_stop(self) -> bool:
+        """Whether another group has stopped, so that this one is probably asked to stop at this boundary."""
+        return False
 
     @property
     def first_rank(self) -> int:
@@ -203,7 +210,7 @@ class Strategy(ABC):
         return {}
 
     def at_boundary(self, step: int) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Called at the boundary after `step` on every trainer, before a checkpoint or stop there.
+        """Called at the boundary after `step` on every trainer, before a checkpoint is saved or training stops there.
 
         May raise RolesError.
         """

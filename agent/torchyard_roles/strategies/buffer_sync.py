@@ -1,4 +1,4 @@
-"""Synchronization of models' buffers, such as running means. Changed buffers are set to the first rank's values."""
+"""Synchronizes models' buffers, such as running means. Sets changed buffers to the first rank's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""all_reduce that continues without lost workers (`strategy.on_worker_loss: continue`).
+"""The strategy `all_reduce` with `on_worker_loss: continue`: training continues without lost workers.
 
 When a worker is lost, the others abandon the step in progress, connect again and repeat it with their own batches. The
 gradients are divided by the number of workers that take part. A lost worker that is started again joins at a step
@@ -19,12 +19,16 @@ from torchyard_roles.errors import PeerLost
 from torchyard_roles.strategies.all_reduce import AllReduce, hardware
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average
+from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.nccl_group import prepare_nccl
 from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 
 class ContinuingAllReduce(AllReduce):
-    """all_reduce whose connections are replaced after a loss. torch.distributed is not initialized."""
+    """The strategy `all_reduce` that replaces its connections after a loss.
+
+    It does not initialize torch.distributed.
+    """
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -36,7 +40,7 @@ class ContinuingAllReduce(AllReduce):
     def share(self) -> DataShare:
         """Returns this worker's share of the data.
 
-        A worker added later repeats another worker's share in another order.
+        A worker that is added later gets the share of another worker, in another order.
 
         All workers must make the same number of steps in an epoch, and the data is not divided again before the next
         restart.
@@ -65,6 +69,7 @@ class ContinuingAllReduce(AllReduce):
             bucket_bytes=BUCKET_BYTES,
             hardware=hardware(device),
             group=group,
+            noise=GradientNoise(len(group.ranks)),
         )
         group.on_members = averager.set_members
         group.on_repeat = averager.withdraw

@@ -1,4 +1,4 @@
-"""Collective operations of all ranks over gloo, for small messages, sparse gradients, and tensors as bytes."""
+"""Collective operations of all ranks over gloo, for small messages, for sparse gradients, and for tensors as bytes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,10 @@ def unpack_bytes(packed: torch.Tensor, run: Sequence[torch.Tensor]) -> None:
 
 
 def runs_of(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Groups consecutive non-empty tensors on one device, up to BROADCAST_BYTES or one larger tensor per group."""
+    """Divides tensors into runs: consecutive non-empty tensors on one device, of at most BROADCAST_BYTES together.
+
+    A larger tensor is a run of its own.
+    """
     run: list[torch.Tensor] = []
     size = 0
     for each in tensors:

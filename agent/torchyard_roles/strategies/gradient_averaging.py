@@ -1,4 +1,4 @@
-"""Averaging of gradients over all ranks.
+"""Averages gradients over all ranks.
 
 Gradients are averaged in each backward pass by hooks, which are called when a gradient is accumulated. The model is not
 wrapped. Gradients that a script assigns to `.grad` itself are averaged before the optimizer's step.
@@ -30,16 +30,18 @@ from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.buffer_sync import SyncedBuffers
 from torchyard_roles.strategies.gloo_group import GlooGroup, naming_lost_ranks
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average, Bucket, Entry, Section
+from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
 
 EVENTS = 8
-"""Largest number of pairs of GPU events that have not been evaluated yet."""
+"""Maximum number of pairs of GPU events that are kept before they are evaluated."""
 LAST_CHECK_S = 30.0
 """Longest time in seconds to wait at the end for the other ranks, to compare parameters with them."""
 _PASS, _STEP, _END = 1, 2, 3
 _HEADER = 12
 """Number of integers in a message's header. Each is followed by its negative.
-The maxima of both over all ranks are an upper and a lower bound of the integer.
+
+The maxima of both over all ranks give an upper and a lower bound of the integer.
 """
 _STEPS_AT, _ROUND_AT, _NEW_AT, _CHECK_AT = 2, 4, 6, 10
 _DENSE, _SPARSE = 1, 2
@@ -59,6 +61,7 @@ class GradientAverager:
         after_round: Called on all ranks with the number of a round, after its buckets have been averaged and before
             they are used.
         group: The group for messages between the ranks. The default is a new group of all ranks.
+        noise: Estimates the gradient noise scale.
     """
 
     def __init__(
@@ -71,7 +74,11 @@ class GradientAverager:
         hardware: str = "",
         after_round: Callable[[int], None] = lambda round_: None,
         group: GlooGroup | None = None,
+        noise: GradientNoise | None = None,
     ) -> None:
+        self._noise = noise or GradientNoise(1)
+        self._step_passes = 0
+        """Exchanged backward passes of the last step."""
         self._device = device
         self._average_of = average_of
         self._factor = factor
@@ -174,7 +181,7 @@ class GradientAverager:
     def before_forward(self) -> None:
         """Prepares for a forward pass that records gradients.
 
-        If a backward pass is still armed at this time, it was ended by an exception.
+        If a backward pass is still armed at this time, an exception has ended it.
         """
         self.notice_unfrozen()
         if not self._armed or torch._C._current_graph_task_id() != -1:
@@ -199,6 +206,7 @@ class GradientAverager:
             return
         self._armed = True
         self._fired = False
+        self._noise.begin()
         torch.autograd.Variable._execution_engine.queue_callback(self._finish_pass)
 
     def _accumulated(self, entry: Entry, _: torch.Tensor) -> None:
@@ -225,7 +233,9 @@ class GradientAverager:
         if bucket.is_sparse:
             bucket.wait = _nothing
         else:
-            bucket.wait = bucket.section.average(bucket.filled(self._factor), self._round, bucket.number)
+            flat = bucket.filled(self._factor)
+            self._noise.add_own(flat, self._factor)
+            bucket.wait = bucket.section.average(flat, self._round, bucket.number)
 
     def _finish_pass(self) -> None:
         self._armed = False
@@ -234,6 +244,7 @@ class GradientAverager:
         self._passes += 1
         self._all_passes += 1
         self._exchange(_PASS)
+        self._noise.end()
 
     def settle(self, optimizers: Sequence[Any] | None = None) -> None:
         """Averages the gradients that no backward pass has averaged.
@@ -257,7 +268,7 @@ class GradientAverager:
             version = getattr(gradient, _MARK, None)
             bucket = entry.bucket
             assert bucket is not None
-            # In-place changes of averaged gradients after the pass, such as clipping, need no exchange: they are equal
+            # Changes of averaged gradients in place after the pass, such as clipping, need no exchange: they are equal
             # on all ranks.
             if bucket.touched or version is None or (version != gradient._version and not self._passes):
                 bucket.touched = left = True
@@ -278,11 +289,11 @@ class GradientAverager:
     def stepped(self) -> None:
         """Counts a step that an optimizer has taken."""
         self._steps += 1
-        self._passes = 0
+        self._step_passes, self._passes = self._passes, 0
         self._wants_check |= is_due(self._steps)
 
     def resume(self, step: int) -> None:
-        """Sets the number of finished steps to that of a checkpoint."""
+        """Sets the number of finished steps to the step of a checkpoint."""
         self._steps = step
 
     def state(self) -> dict[str, Any]:
@@ -320,6 +331,15 @@ class GradientAverager:
             section.set_buckets([[self._entries[number] for number in bucket] for bucket in buckets])
         self._number_buckets()
         self._buffers.note()
+
+    def note_samples(self, samples: int) -> None:
+        """Takes the number of samples that this rank has used, at the boundary after a step."""
+        self._noise.step(samples, self._step_passes)
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale in samples, or None while it is not known."""
+        return self._noise.scale
 
     def want_check(self) -> None:
         """Requests that the next exchange compares all ranks' parameters before they change."""
@@ -360,12 +380,14 @@ class GradientAverager:
 
     def withdraw(self) -> None:
         """Resets all buckets after an interrupted exchange, which may still write to the old flat tensors."""
+        self._noise.drop()
         for bucket in self._buckets():
             bucket.withdraw()
 
     def set_members(self, count: int) -> None:
         """Sets the number of ranks that take part, by which gradients are divided from now on."""
         self._factor = 1 / count
+        self._noise.workers = count
 
     def _flags(self) -> list[int]:
         """Returns the flags that a message contains after its header.
@@ -428,6 +450,7 @@ class GradientAverager:
                 self._launch(bucket)
         self._wait_for(chosen)
         if late:
+            self._noise.drop()
             self._round += 1
             for bucket in late:
                 self._launch(bucket)
@@ -440,6 +463,10 @@ class GradientAverager:
         chosen = [bucket for number, bucket in enumerate(buckets) if agreed[2 * number]]
         kinds = agreed[2 * len(buckets) : 2 * len(buckets) + len(self._entries)]
         for bucket in chosen:
+            if bucket.is_sparse:
+                self._noise.drop()
+            else:
+                self._noise.add_mean(bucket.flat)
             self._write_back(bucket, kinds)
         changed = agreed[2 * len(buckets) + len(self._entries) :]
         if any(changed):
@@ -481,7 +508,7 @@ class GradientAverager:
                     setattr(gradient, _MARK, gradient._version)
 
     def _rearrange(self, section: Section) -> None:
-        """Orders the buckets by the time at which gradients are computed on the first rank.
+        """Orders the buckets by the time at which the first rank computes their gradients.
 
         Missing gradients come last.
         """

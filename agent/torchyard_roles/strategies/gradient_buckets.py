@@ -14,9 +14,10 @@ FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
 
 Average = Callable[[torch.Tensor, int, int], Callable[[], object]]
-"""A function that starts to average a flat tensor over all ranks. Its arguments are the tensor, the round and the
-bucket.
-It returns a function that waits until the tensor holds the mean.
+"""A function that starts to average a flat tensor over all ranks.
+
+Its arguments are the tensor, the round and the bucket. It returns a function that waits until the tensor holds the
+mean.
 """
 
 
@@ -86,6 +87,12 @@ class Bucket:
                         f"was {view.dtype} on {view.device} when distribute() was called.",
                         "Convert and move the model before distribute().",
                     )
+        return self._flat
+
+    @property
+    def flat(self) -> torch.Tensor:
+        """The flat tensor of a bucket that was filled."""
+        assert self._flat is not None
         return self._flat
 
     def withdraw(self) -> None:

@@ -1,11 +1,12 @@
-"""An NCCL communicator that can be aborted at any time, for GPUs of workers that continue without a lost one.
+"""An NCCL communicator that can be aborted at any time, for GPUs of workers that continue without a lost worker.
 
-NCCL does not report every lost rank: kernels of the other ranks then wait for it on the GPU, as does each call that
-waits for the GPU. So the communicator is aborted when the keeper announces a new membership, on any thread, which ends
-these kernels. An aborted operation looks complete, so its result counts only if nothing was aborted meanwhile.
+NCCL does not report every lost rank. The kernels of the other ranks then wait for it on the GPU, and so does each call
+that waits for the GPU. Therefore any thread can abort the communicator, which ends these kernels. This is done when the
+keeper announces a new membership. An aborted operation looks complete, so its result counts only if nothing was aborted
+meanwhile.
 
-Operations are issued in NCCL's own stream. wait() polls for their end, since no step may use a result before all ranks
-have voted that they have it.
+Operations are issued in NCCL's own stream. wait() polls for their end, because no step may use a result before all
+ranks have voted that they have it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import torch.distributed as dist
 from torchyard_roles.errors import EnvironmentProblem
 
 OLDEST_NCCL = (2, 25)
-"""The oldest version that aborts communicators reliably, as in torchft."""
+"""The oldest version of NCCL that aborts communicators reliably, as in torchft."""
 CONNECT_S = 60.0
 ABORT_S = 30.0
-"""Longest time in seconds for an abort, after which the worker ends."""
+"""Longest time in seconds that an abort may take. After it, the worker ends."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 20e-6, 500e-6
-"""Pauses between two queries of an operation."""
+"""The shortest and the longest pause in seconds between two queries of an operation."""
 SETTINGS = {
     # torch would end the process after an error of NCCL, or if a thread has waited long for the GPU.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -36,7 +37,7 @@ SETTINGS = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_BLOCKING_WAIT": "0",
     "TORCH_NCCL_NONBLOCKING_TIMEOUT": f"{CONNECT_S:g}",
-    # All connections are made at the start, so that no later call waits for another rank.
+    # All connections are made at the start, so no later call waits for another rank.
     "NCCL_RUNTIME_CONNECT": "0",
 }
 """Environment variables that torch and NCCL read when a communicator is created."""
@@ -56,10 +57,12 @@ def prepare_nccl() -> None:
 
 
 class NcclGroup:
-    """A communicator of ranks with one GPU each. The constructor connects to all of them. Raises RuntimeError.
+    """A communicator of ranks with one GPU each.
+
+    The constructor connects to all ranks. It raises RuntimeError if this fails.
 
     Args:
-        timeout_s: Longest time for an operation, after which it fails.
+        timeout_s: How many seconds an operation may take before it fails.
     """
 
     def __init__(self, store: Any, rank: int, size: int, device: torch.device, timeout_s: float) -> None:
@@ -91,7 +94,7 @@ class NcclGroup:
         self.wait(self.start(lambda group: group.allreduce([probe])), check)
 
     def start(self, operation: Callable[[Any], Any]) -> Any:
-        """Issues an operation on the process group, and returns its work. Raises RuntimeError after an abort."""
+        """Starts an operation on the process group, and returns its Work object. Raises RuntimeError after an abort."""
         with self._lock:
             if self._is_aborted:
                 raise RuntimeError("the group has ended")
@@ -121,7 +124,7 @@ class NcclGroup:
         return self._is_aborted
 
     def abort(self) -> bool:
-        """Ends all operations, also those on the GPU. May be called on any thread, and again.
+        """Ends all operations, including those on the GPU. Any thread may call this method, and may call it repeatedly.
 
         Returns:
             Whether they have ended within ABORT_S.

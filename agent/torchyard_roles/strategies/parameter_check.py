@@ -1,4 +1,4 @@
-"""Comparison of parameters: bitwise between two tensors, and between ranks by one number per parameter."""
+"""Compares parameters: bitwise between two tensors, and by one number per parameter between ranks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 CHECK_EVERY = 1000
 """Number of steps between two comparisons, in addition to those at steps 1, 2, 4, 8 …"""
 TOLERANCE = 1e-3
-"""Allowed relative difference of a parameter's norm between ranks whose hardware differs, so that their results are not
-bitwise equal."""
+"""Allowed relative difference of a parameter's norm between ranks with different hardware.
+
+The results of such ranks are not bitwise equal.
+"""
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer dtypes by element size, for bitwise comparison. Compared as integers, a NaN equals itself."""
 

@@ -1,4 +1,4 @@
-"""A group that is replaced when a worker is lost, so that the remaining workers repeat the interrupted operation.
+"""A group of workers that is replaced when a worker is lost. The remaining workers repeat the interrupted operation.
 
 Operations are numbered in the order of their calls, which is the same on all ranks. After its part of an operation, a
 rank *votes* in a small all-reduce, which completes only if all members have completed the operation. Results are used
@@ -15,8 +15,8 @@ state.
 
 Only the neighbors of a lost process in gloo's ring detect its end, so waiting ranks poll for a new membership.
 
-Messages, votes and states go over gloo. Gradients on GPUs go over NCCL (`nccl_group`), whose communicator a thread
-aborts as soon as it knows a new membership, since the training thread may be waiting for the GPU.
+Messages, votes and states are sent over gloo, and gradients on GPUs over NCCL (`nccl_group`). A separate thread aborts
+the NCCL communicator as soon as there is a new membership, because the training thread may be waiting for the GPU.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ It exceeds the lease of a host.
 LOOK_S = 1.0
 """Interval in seconds at which the thread that aborts NCCL checks whether it is needed."""
 BOUNDARY_S = 2.0
-"""Interval in seconds at which members that wait at a step boundary request a new membership again."""
+"""Interval in seconds at which members that wait at a step boundary repeat their request for a new membership."""
 
 _VOTES, _PASSED = 1, 2
 """The kinds of control messages: votes, and the exchange of completed operations."""
 
 
 class Interrupted(Exception):
-    """An operation was interrupted by a new membership, a closed connection or a timeout."""
+    """Raised when an operation was interrupted by a new membership, a closed connection or a timeout."""
 
 
 class ReplaceableGroup(GlooGroup):
@@ -130,7 +130,10 @@ class ReplaceableGroup(GlooGroup):
         _delete(groups).join(2.0)
 
     def end(self) -> None:
-        """Makes operations raise PeerLost after a loss instead of connecting again, since other ranks may have left."""
+        """Makes operations raise PeerLost after a loss instead of connecting again.
+
+        Called when training ends, because other ranks may have left.
+        """
         self._ends = True
 
     def complete(self, operation: Callable[[], Result]) -> Result:
@@ -273,7 +276,7 @@ class ReplaceableGroup(GlooGroup):
         return self._launch(flat, lambda group: group.allreduce([flat], _options(dist.ReduceOp.SUM)), self._data)
 
     def _launch(self, tensor: torch.Tensor, operation: Callable[[Any], Any], gloo: Any) -> Callable[[], object]:
-        """Starts an operation over NCCL, or over gloo for a tensor on the CPU. Returns a function as launch() does."""
+        """Starts an operation over NCCL, or over gloo for a tensor on the CPU. Returns a function, as launch() does."""
         nccl = self._nccl if self._nccl is not None and self._nccl.device.type == tensor.device.type else None
         try:
             work = operation(gloo) if nccl is None else nccl.start(operation)
@@ -376,7 +379,7 @@ class ReplaceableGroup(GlooGroup):
                 return
 
     def _wait_on_gpu(self, nccl: NcclGroup, work: Any, _: torch.Tensor) -> None:
-        """Waits for an operation of NCCL on a tensor, which is kept until then. Raises Interrupted."""
+        """Waits for an NCCL operation, and keeps its tensor until then. Raises Interrupted if the operation fails."""
         deadline = time.monotonic() + STEP_S
 
         def check() -> None:
@@ -406,7 +409,7 @@ class ReplaceableGroup(GlooGroup):
     def _connect(self) -> int:
         """Connects to the members of the newest membership.
 
-        Returns the largest number of operations that one has completed.
+        Returns the largest number of operations that a member has completed.
         """
         while True:
             members = self.membership.newest
@@ -481,13 +484,16 @@ class ReplaceableGroup(GlooGroup):
             threading.Thread(target=watch, name="torchyard-watch", daemon=True).start()
 
     def _open_nccl(self, prefix: str, place: int, size: int) -> NcclGroup | None:
-        """Connects the members' GPUs. Raises RuntimeError."""
+        """Connects the members' GPUs. Raises RuntimeError if this fails."""
         if self._device.type != "cuda":
             return None
         return NcclGroup(TorchStore(self._store, prefix, CONNECT_S), place, size, self._device, STEP_S)
 
     def _abort_on_change(self, nccl: NcclGroup, number: int) -> None:
-        """Aborts operations after a change of the members, in a thread: the training thread may wait for the GPU."""
+        """Aborts operations after a change of the members.
+
+        Runs in a thread of its own, because the training thread may be waiting for the GPU.
+        """
         while not nccl.is_aborted:
             if self.membership.wait_for_change(number, LOOK_S):
                 nccl.abort()
@@ -538,7 +544,7 @@ class ReplaceableGroup(GlooGroup):
 
 
 class _Closed:
-    """Replaces a process group whose connections are closed. Every operation fails."""
+    """Stands in for a process group whose connections are closed. Every operation fails."""
 
     def allreduce(self, *_: Any) -> Any:
         raise RuntimeError("the group has ended")

@@ -1,4 +1,7 @@
-"""The first ranks of worker groups that train independently, their calls for the group, and the end of a group."""
+"""The first ranks of worker groups that train independently.
+
+This module also contains calls that a first rank makes for its group, and the end of a group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use case "book GPUs": once, repeatedly, or for each event of an imported calendar."""
+"""The use case "book GPUs": books GPUs once, repeatedly, or for each event of an imported calendar."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class ChangeSettings:
             parsed(value)
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns the problem of a new value, or None if it is valid."""
+        """Returns a description of what is wrong with a new value, or None if the value is valid."""
         try:
             self.check(key, value)
         except TorchyardError as error:
@@ -107,7 +107,7 @@ class ChangeSettings:
         return None
 
     def change(self, key: str, value: str) -> str:
-        """Writes the value of a key; an empty value removes the key, so that the default applies.
+        """Writes the value of a key. An empty value removes the key, and the default then applies.
 
         Returns the previous value, or "" if the file did not contain the key. Raises the errors of `read` and `edited`.
         """
@@ -174,7 +174,7 @@ def _has_content(text: str) -> bool:
 
 
 def _with_edit(text: str, old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Returns the text with the new values, or None if its layout does not support an edit in place."""
+    """Returns the text with the new values, or None if the values cannot be replaced in place in this file."""
     newline = "\r\n" if "\r\n" in text else "\n"
     if text and not text.endswith("\n"):
         text += newline

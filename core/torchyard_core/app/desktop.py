@@ -1,4 +1,4 @@
-"""The files, hosts and calendar of one desktop, for the use cases."""
+"""The fleet, the calendar and the run history of one desktop, as used by the use cases."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Desktop:
     fleet: Fleet
     calendar: Calendar
     zone: str
-    """The time zone of times that the user reads and writes."""
+    """The time zone in which the user reads and writes times."""
 
     @classmethod
     def open(cls, home: Home, fleet: Fleet) -> Desktop:
-        """Returns the desktop with the calendar and zone in the settings.
+        """Opens the desktop with the calendar and the time zone that the settings name.
 
         Raises FileProblem, UsageError or Refused if the settings are invalid.
         """
@@ -61,4 +61,4 @@ def _role(url: str | None) -> str:
     try:
         return unquote(urlsplit(url).username or "") if url and not url.startswith("sqlite") else ""
     except ValueError:
-        return ""  # An invalid URL is reported when the calendar is opened.
+        return ""  # An invalid URL is ignored here because it is reported when the calendar is opened.

@@ -1,4 +1,4 @@
-"""The use case "add workers to a live run" on one host, with the run's topology and code."""
+"""The use case "add workers to a live run": starts workers on one host with the run's topology and code."""
 
 from __future__ import annotations
 

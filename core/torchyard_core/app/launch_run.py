@@ -11,6 +11,7 @@ from typing import Any
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.booking.launch_availability import proposed_length
 from torchyard_core.booking.launch_booking import LaunchBooking
+from torchyard_core.engines.engine import Engine, LaunchRequest
 from torchyard_core.errors import HostError, RunFailed, TorchyardError
 from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.checks.check import Check
@@ -20,7 +21,9 @@ from torchyard_core.launch.restart import EndedRun
 from torchyard_core.launch.secrets import secret_values
 from torchyard_core.next_steps import AddHost, Advice
 from torchyard_core.problems import Problem, has_errors
+from torchyard_core.sweeps.search_checks import uses_parameters
 from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.model import Topology
 
 
 class InvalidTopology(RunFailed):
@@ -50,11 +53,11 @@ class LaunchCallbacks:
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
     """The callback `on_progress` of the launch."""
     on_host_error: Callable[[HostError], None] = lambda error: None
-    """Called with the error of each host of an ended run that cannot be reached."""
+    """Called for each host of an ended run that cannot be reached, with the error."""
     on_calendar_error: Callable[[TorchyardError], None] = lambda error: None
-    """Called with errors of the calendar after the run has started or its launch was undone."""
+    """Called with an error of the calendar that occurs after the run has started or its launch was undone."""
     on_unrecorded: Callable[[OSError], None] = lambda error: None
-    """Called if the run cannot be written to the history; the run continues."""
+    """Called if the run cannot be written to the history. The run continues."""
     ask: Ask = no_answer
 
 
@@ -70,6 +73,7 @@ class LaunchUseCase(ABC):
         self.is_cancelled = False
         self._booking = booking or BookingOptions()
         self._launch: Launch | None = None
+        self._engine: Engine | None = None
 
     @abstractmethod
     def prepare(self) -> None:
@@ -125,19 +129,43 @@ class LaunchUseCase(ABC):
         secrets: Sequence[str],
         arguments: Sequence[str],
         again: EndedRun | None = None,
+        create: Callable[..., Launch] | None = None,
+        verb: str = "run",
     ) -> None:
-        """Creates the launch. `arguments` are arguments of `torchyard run` that are repeated in hints."""
+        """Creates the launch.
+
+        Args:
+            arguments: Arguments of the command that are repeated in hints.
+            create: Creates a launch of another kind than a run.
+            verb: The command that is repeated in hints.
+
+        Raises:
+            RunFailed: An argument has a parameter of a sweep, and the launch is not that of a sweep.
+        """
         topology = source.topology
         assert topology is not None
+        placeholder = uses_parameters(topology)
+        if placeholder is not None and create is None:
+            # The program would receive the placeholder as it is.
+            message = f"an argument of {topology.name} contains {placeholder}, which only a sweep replaces."
+            hint = "Start it as a sweep, with a search file, or write a value."
+            raise RunFailed(message, code="needs_sweep", hint=hint)
         desktop, callbacks, booking = self.desktop, self.callbacks, self._booking
         records = desktop.history.records()
         if booking.usual_length is None:
             booking = replace(booking, usual_length=proposed_length(records, name))
-        self._launch = Launch(
+        calendar = LaunchBooking(
+            desktop.calendar,
+            desktop.zone,
+            booking,
+            arguments=arguments,
+            verb=verb,
+            on_trouble=callbacks.on_calendar_error,
+        )
+        request = LaunchRequest(
             source,
             topology,
             name,
-            desktop.fleet,
             secret_values(tuple(secrets)),
             callbacks.on_event,
             callbacks.on_check,
@@ -145,11 +173,20 @@ class LaunchUseCase(ABC):
             ask=callbacks.ask,
             caches=desktop.home.caches,
             again=again,
-            reserving=LaunchBooking(
-                desktop.calendar, desktop.zone, booking, arguments=arguments, on_trouble=callbacks.on_calendar_error
-            ),
+            calendar=calendar,
+            booking=booking,
+            create=create,
             own=records,
         )
+        self._launch = self._engine_of(topology).submit(request)
+
+    def _engine_of(self, topology: Topology) -> Engine:
+        """Returns the engine of the topology, whose facts are read only once. Raises UsageError."""
+        if self._engine is None:
+            from torchyard_core.engines.registry import engine_of  # This import loads paramiko, which takes 0.25 s.
+
+            self._engine = engine_of(topology, self.desktop.fleet)
+        return self._engine
 
     def _prepared(self) -> Launch:
         assert self._launch is not None, "prepare() comes first"
@@ -190,9 +227,17 @@ class LaunchRun(LaunchUseCase):
         self._arguments = arguments
 
     def prepare(self) -> None:
-        """Checks the topology. Raises InvalidTopology, or RunFailed for a secret without a value."""
+        """Checks the topology.
+
+        Raises InvalidTopology, RunFailed for a secret without a value, and HostError if a cluster does not answer.
+        """
         source = self._source
-        self.problems = tuple(source.check(self.desktop.fleet.known()))
+        if source.topology is None:
+            self.problems = tuple(source.check(self.desktop.fleet.known()))
+        else:
+            engine = self._engine_of(source.topology)
+            in_plan = replace(source, topology=engine.planned(source.topology))
+            self.problems = tuple(in_plan.check(engine.describe()))
         if source.topology is None or has_errors(self.problems):
             raise InvalidTopology(self.problems, source.source)
         topology = source.topology

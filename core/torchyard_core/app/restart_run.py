@@ -30,7 +30,8 @@ class RestartRun(LaunchUseCase):
         """Creates the use case.
 
         Args:
-            secrets: Names of the secrets to send with a run launched from another desktop. If None, the user is asked.
+            secrets: Names of the secrets to send with a run that was launched from another desktop. None means that the
+                user is asked.
             from_beginning: Whether to begin at the first step instead of the newest checkpoint.
         """
         super().__init__(desktop, callbacks, booking)

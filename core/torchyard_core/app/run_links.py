@@ -31,16 +31,16 @@ def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, DaemonClient], 
     Returns:
         The links to the hosts that answer and have an agent, and the errors of the other hosts, both by host name.
     """
-    links, errors = reach(fleet, [host for host in run.hosts if host in fleet.hosts])
+    links, errors = reach(fleet, [host for host in run.hosts if fleet.knows(host)])
     for host in (run.primary, *run.hosts):
-        if host not in fleet.hosts:
+        if not fleet.knows(host):
             errors.setdefault(host, _not_in_fleet(host, run))
     return links, errors
 
 
 def link_to_primary(fleet: Fleet, run: KnownRun) -> DaemonClient:
     """Returns the link to the run's primary host. Raises HostError if the host cannot be used."""
-    if run.primary not in fleet.hosts:
+    if not fleet.knows(run.primary):
         raise _not_in_fleet(run.primary, run)
     return fleet.link(run.primary, install=False)
 

@@ -38,7 +38,7 @@ class CalendarSync(Exchanged):
     run_ended: tuple[Booking, ...]
     """The user's bookings that were released or shortened because their run has ended."""
     soon_idle: tuple[tuple[Booking, datetime], ...]
-    """The user's bookings that will soon be released because their GPUs are idle, with the time of the release."""
+    """The user's bookings that will soon be released because their GPUs are idle, each with its release time."""
 
 
 class SyncCalendar:
@@ -74,7 +74,7 @@ class PeriodicSync:
         Args:
             fleet: The fleet whose open links trigger a synchronisation.
             sync: The function that synchronises. It is retried if it raises TorchyardError.
-            on_error: Called on the thread with the TorchyardError that was raised.
+            on_error: Called with that TorchyardError, on the thread of this object.
         """
         self._fleet = fleet
         self._sync = sync

@@ -119,7 +119,7 @@ class TeamCalendar:
         self._settings.change("bookings_url", "")
 
     def test_server(self, url: str, password: str = "") -> ServerFound:
-        """Tests whether a role can create a calendar in a database, which may already have one.
+        """Tests whether a role can create a calendar in a database. The database may already contain one.
 
         Raises the errors of `test`.
         """

@@ -1,4 +1,4 @@
-"""Removal of the agent from hosts, with the logs and outputs of past runs."""
+"""The use case "undeploy": removes the agent from hosts, together with the logs and outputs of past runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 UNDEPLOY_TIMEOUT_S = 60.0
 LEAVE_WITHIN_S = 10.0
-"""Maximum time in seconds to wait for the daemon to exit after its answer."""
+"""How many seconds to wait at most for the daemon to exit after it has answered."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,10 @@ class Removed:
     name: str
     node: str = ""
     answer: dict[str, Any] | None = None
-    """The daemon's answer: `removed` (the folder) and `shared_with` (other nodes that use its store). None if `error`
-    is set."""
+    """The daemon's answer, with `removed` and `shared_with`; None if `error` is set.
+
+    `removed` is the deleted folder, and `shared_with` lists other nodes that use the same folder.
+    """
     error: TorchyardError | None = None
 
     @property

@@ -1,1 +1,1 @@
-"""The team's GPU calendar: bookings, rules and search as pure functions, and access to the database in `store`."""
+"""The team's GPU calendar. Bookings, rules and searches are pure functions; `store` accesses the database."""

@@ -28,11 +28,11 @@ WRONG_USAGE = frozenset(
         "unknown_zone",
     )
 )
-"""Codes of invalid input, which have exit code 2."""
+"""Codes of invalid input. Errors with these codes have exit code 2."""
 
 
 class Refused(TorchyardError):
-    """The refusal of a booking, or of invalid input. `code` identifies the reason."""
+    """Raised when a booking or the user's input is refused. `code` identifies the reason."""
 
     def __init__(self, message: str, *, code: str, hint: Advice = ""):
         super().__init__(message, code=code, hint=hint)

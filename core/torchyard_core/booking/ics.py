@@ -27,26 +27,26 @@ from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 AT_MOST = 1000
 """Maximum number of drafts of one import."""
 EXPANDED_AT_MOST = 10_000
-"""Once more than this number of occurrences have been expanded, the remaining events are skipped."""
+"""Once more than this number of occurrences have been expanded, the remaining events of the file are skipped."""
 MAX_BYTES = 10_000_000
 FIRST_LOOK = timedelta(days=366)
 """The length of the first period for which a recurring event is expanded. Each further period is twice as long."""
 EVER = datetime(1970, 1, 1, tzinfo=UTC), datetime(END_OF_TIME, 1, 1, tzinfo=UTC)
-"""The period that contains all bookings."""
+"""An interval that contains all bookings."""
 _RULE = re.compile(r"(?im)^RRULE\b.*")
 _TIMES_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
 _PER_DAY = 24
 """Maximum number of times of day that a rule may specify by BYHOUR, BYMINUTE and BYSECOND together."""
 _PERIOD_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3600}
-"""Seconds between occurrences for frequencies above daily.
+"""Seconds between two occurrences, for rules that repeat more often than daily.
 
-Rules with these frequencies are expanded only if they have COUNT or UNTIL and no BY… parts.
+Such a rule is expanded only if it has COUNT or UNTIL and no BY… parts.
 """
 _DAY_S = 86400
 MOST_REPEATED = 200_000
-"""Maximum estimated number of occurrences of a rule, counted from its first occurrence, however long ago that is."""
+"""Maximum estimated number of occurrences of a rule. Occurrences in the past count, too."""
 LONGEST_S = 60.0
-"""Maximum CPU time in seconds for each of the two passes over the events, which check and expand them.
+"""Maximum CPU time in seconds for each of two passes over the events: the first checks them, the second expands them.
 
 Events that are not reached in this time count as unread.
 """
@@ -212,7 +212,7 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
     calendars: list[Any] = []
     for number, frame in enumerate(frames):
         calendar = _calendar(frame, [])
-        if calendar is None:  # A component such as VTIMEZONE is invalid. Zones may still be identified by their names.
+        if calendar is None:  # If a component such as VTIMEZONE is invalid, only the header is used.
             header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
             frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
             calendar = _calendar(frame, [])
@@ -275,7 +275,7 @@ def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
     lines = [*frame, *(line for block in blocks for line in block.lines), "END:VCALENDAR", ""]
     try:
         return Calendar.from_ical("\r\n".join(lines))
-    except Exception:  # The parser raises exceptions of any type: KeyError, IndexError, RecursionError …
+    except Exception:  # The parser raises exceptions of any type, such as KeyError, IndexError and RecursionError.
         return None
 
 
@@ -315,7 +315,7 @@ def _unfolded(block: _Block) -> list[str]:
 
 
 def _begins_like_a_time(block: _Block) -> bool:
-    """Returns whether an unreadable line of the event begins with one of _TIME_PROPERTIES."""
+    """Returns whether any line of the event that cannot be parsed begins with one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
         if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # The pattern matches any text.
             try:
@@ -363,14 +363,14 @@ def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
     """Returns whether a rule would have any occurrence if its UNTIL and COUNT were ignored; True for an invalid rule.
 
     For a rule without occurrences, dateutil would search up to the year 9999, which takes seconds. The Gregorian
-    calendar repeats every 400 years, so the rule is first moved to a year between 9501 and 9900, from which the search
-    is short.
+    calendar repeats every 400 years, so the rule is first moved to a year between 9501 and 9900. The search then ends
+    after at most a few hundred years.
     """
     late = start.replace(year=start.year + (_LATE - start.year) // 400 * 400)
     kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))
     try:
         return next(iter(rrulestr(kept, dtstart=late)), None) is not None
-    except Exception:  # Expanding the rule will report the error.
+    except Exception:  # This error is ignored here, because expanding the rule reports it.
         return True
 
 

@@ -1,6 +1,6 @@
 """Pure functions that determine which GPUs the calendar allows a launch to use.
 
-The functions return the slots of a run, the hosts for its plan, its booking, and the proposed length of a booking.
+They also determine the booking of a run and propose its length.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def hosts_with_gpus(planned: Plan) -> tuple[str, ...]:
 
 
 def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) -> dict[str, Booking]:
-    """Returns, for each booked slot, the earliest live booking that overlaps the time from `start` to `end`."""
+    """Returns, for each slot that is booked between `start` and `end`, the first live booking in this time."""
     found: dict[str, Booking] = {}
     for booking in sorted(bookings, key=lambda one: (one.start, one.id)):
         if booking.is_live and booking.start < end and booking.end > start:
@@ -143,7 +143,7 @@ def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> l
 
 
 def keeps_until(booking: Booking, state: str, ended: datetime, keep: timedelta | None) -> datetime | None:
-    """Returns the new end of a booking after its run; None means that the booking is released.
+    """Returns the time until which a booking is kept after its run, or None if the booking is released.
 
     After a failed run, the booking is kept for `keep` after the end of the run, or left unchanged if `keep` is None.
     """

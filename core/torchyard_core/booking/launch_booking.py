@@ -1,4 +1,4 @@
-"""Calendar access of a launch (`launch.calendar_port`): the GPUs it may use, and its booking.
+"""Calendar access of a launch (`launch.calendar_port`): finds the GPUs that the launch may use, and books them.
 
 The pure functions are in `launch_availability`; this module reads and writes the store.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""A run without a booking may use only GPUs that no other user has booked within this time after the run's start."""
+"""A run without a booking may use only GPUs that are free of other users' bookings for this long from its start on."""
 
 
 class GpusBooked(RunFailed):
@@ -65,6 +65,7 @@ class LaunchBooking:
         wanted: BookingOptions,
         *,
         arguments: Sequence[str] = ("FILE",),
+        verb: str = "run",
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
     ):
         """Creates the port without opening the calendar.
@@ -73,7 +74,8 @@ class LaunchBooking:
             calendar: The user's calendar.
             zone: The time zone for times in messages.
             wanted: The user's options for the booking.
-            arguments: Arguments of `torchyard run` for the same topology, used in proposed commands.
+            arguments: Arguments of the command for the same launch, used in proposed commands.
+            verb: The command: `run` or `sweep`.
             on_trouble: Called with calendar errors that do not stop the launch.
         """
         self._calendar = calendar
@@ -81,6 +83,7 @@ class LaunchBooking:
         self._wanted = wanted
         self._usual_length = wanted.usual_length or USUAL_LENGTH
         self._arguments = tuple(arguments)
+        self._verb = verb
         self._on_trouble = on_trouble
         self._known: Sequence[HostFacts] = ()
         self._view = View((), (), None, False)
@@ -96,12 +99,10 @@ class LaunchBooking:
         self._relinked: tuple[str, str] | None = None
         """The IDs of a booking that was reassigned to this run, and of the run that it was made for."""
 
-    # Methods of the calendar port
-
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         self._load_calendar(known)
         if self._is_later:
-            # For a later start, it does not matter who uses the GPUs now.
+            # The current use of the GPUs does not matter for a later start.
             known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
         others = self._others(self._start, self._start + AT_LEAST)
         if self._chosen is not None:
@@ -131,7 +132,7 @@ class LaunchBooking:
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         found = clashing_bookings(taken, first_bookings(whose, self._start, self._start + length))
         if not found:
-            return  # The rules forbid booking these GPUs. The later attempt to book them reports this.
+            return  # The rules forbid booking these GPUs. The error is reported later, when the run tries to book them.
         hold = self._wanted.length or self._usual_length
         draft = Draft(planned.name, slots_to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
@@ -162,7 +163,7 @@ class LaunchBooking:
                 "needs_booking",
                 f"{what}so that the team sees who has them.",
                 f"Book them until {end} ({format_hours(length)})?",
-                (LaunchWithBooking(self._arguments, lasts), BookGpus(names.replace(", ", ","), lasts)),
+                (LaunchWithBooking(self._arguments, lasts, self._verb), BookGpus(names.replace(", ", ","), lasts)),
                 accept="book",
             )
             if not ask(question):
@@ -203,12 +204,10 @@ class LaunchBooking:
         """Closes the calendar."""
         self._calendar.close()
 
-    # Internal methods
-
     def _load_calendar(self, known: Sequence[HostFacts]) -> None:
         """Adds the hosts' slots to the calendar, and loads the calendar.
 
-        If the database is unavailable, loads the last known state, or raises StoreUnavailable if the user has chosen a
+        If the database is unavailable, loads the last known state, but raises StoreUnavailable if the user has chosen a
         booking.
         """
         self._known = known
@@ -230,7 +229,7 @@ class LaunchBooking:
                 self._is_later = self._chosen.start > store.now()
                 self._start = max(self._chosen.start, store.now())
         if self._wanted.booking_id and self._chosen is None:
-            self._calendar.store()  # This call raises StoreUnavailable again.
+            self._calendar.store()  # If the database is still unavailable, this call raises StoreUnavailable again.
         self._person = self._person or self._calendar.person
         length = max(self._wanted.length or timedelta(), self._usual_length, AT_LEAST)
         self._view = self._calendar.view(self._start, self._start + length)
@@ -316,7 +315,7 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
-            if error.code == "ended":  # The booking no longer holds its GPUs, and another booking may hold them now.
+            if error.code == "ended":  # The booking has ended or was released, so other bookings may hold its GPUs now.
                 raise
             self._on_trouble(error)
 
@@ -348,5 +347,6 @@ class LaunchBooking:
         if not conflict.nearest:
             return "Choose other GPUs, or ask its owner." if self._view.is_live else self._view.why
         first = conflict.nearest[0]
-        step = LaunchAt(self._arguments, command_time(first.start, self._zone), command_length(first.end - first.start))
+        length = command_length(first.end - first.start)
+        step = LaunchAt(self._arguments, command_time(first.start, self._zone), length, self._verb)
         return conflict.way_out(self._view.slots), step

@@ -66,7 +66,7 @@ def is_cpu_id(slot_id: str) -> bool:
 
 @dataclass(frozen=True)
 class Draft:
-    """A requested booking. Without `owner`, the booking is for the user of the store."""
+    """A requested booking. If `owner` is None, the booking is for the user of the store."""
 
     title: str
     gpus: tuple[str, ...]
@@ -105,9 +105,9 @@ class Booking:
     run_id: str | None = None
     stop_at_end: bool = False
     let_go_at: datetime | None = None
-    """The time at which the booking stopped holding its GPUs early; None unless it was released, cancelled or unused.
+    """The time at which the booking stopped holding its GPUs before its end; None if it did not.
 
-    For a cancelled booking, this is its start.
+    A booking stops early if it is released, cancelled or unused. For a cancelled booking, this is its start.
     """
     uid: str = ""
 
@@ -155,7 +155,7 @@ class Booking:
 
 @dataclass(frozen=True)
 class Series:
-    """A series of repeated bookings: an RRULE of RFC 5545, the interval from which it is expanded, and its zone."""
+    """A series of repeated bookings: an RRULE of RFC 5545, the interval that it repeats, and its zone."""
 
     id: str
     owner: str
@@ -209,7 +209,7 @@ class Use:
 
 @dataclass(frozen=True)
 class IdleEvidence:
-    """Evidence that a booking's GPUs were idle from `idle_since` to `seen_at`, without a live run on them."""
+    """Evidence that a booking's GPUs were idle from `idle_since` to `seen_at`, and that no live run held them."""
 
     booking_id: str
     idle_since: datetime

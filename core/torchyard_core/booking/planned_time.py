@@ -1,6 +1,6 @@
 """The time for which a topology is planned, and the bookings of each GPU in that time.
 
-The window imports this module when it starts, so modules that are slow to import are imported inside functions.
+The window imports this module when it starts. Slow imports are therefore inside the functions that need them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _length(text: str) -> timedelta:
 
 @dataclass(frozen=True)
 class PlannedBookings:
-    """The first live booking of each slot in the planned time, separately for other users and for the user."""
+    """The first live booking of each slot in the planned time, separately for the user and for other users."""
 
     others: Mapping[str, Booking] = field(default_factory=dict)
     own: Mapping[str, Booking] = field(default_factory=dict)

@@ -67,7 +67,7 @@ def _wall_clocks(text: str, start: datetime, zone: str, last: datetime | None) -
 
     For a rule without occurrences (30 February), dateutil would search up to the year 9999, which takes seconds. The
     Gregorian calendar repeats every 400 years, weekdays included, so the rule is first moved to a year between 9501 and
-    9900, from which the search is short.
+    9900. The search then ends after at most a few hundred years.
 
     Raises Refused for an invalid rule, and for one that does not end within LONGEST_YEARS.
     """

@@ -1,7 +1,7 @@
-"""Release of bookings at the end of the runs for which they were made.
+"""Releases bookings at the end of the runs for which they were made.
 
-A desktop of the booking's owner releases the booking: one that is connected when the run ends, otherwise the next one
-that connects.
+A desktop of the booking's owner does this: a desktop that is connected when the run ends, otherwise the next one that
+connects.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ AHEAD = timedelta(days=400)
 def end_bookings(
     store: BookingStore, history: History, links: Mapping[str, AgentLink], keep: timedelta | None
 ) -> tuple[Booking, ...]:
-    """Releases or shortens the user's bookings of ended runs, as known from the connected hosts and the history.
+    """Releases or shortens the user's bookings of ended runs.
 
-    Returns the changed bookings.
+    The ended runs are those that the connected hosts report and those in the history. Returns the changed bookings.
 
     Args:
         store: The calendar.
@@ -55,7 +55,7 @@ def end_bookings(
     for booking_id in sorted(over.keys() - in_use):
         booking = by_id[booking_id]
         if booking.run_id not in over[booking_id]:
-            continue  # A later run uses the booking now, and its state is not known yet.
+            continue  # A later run, whose state is not known yet, uses the booking now.
         ended, state = max(over[booking_id].values())
         if (after := end_of_run(store, booking, state, ended, keep)) is not None:
             changed.append(after)

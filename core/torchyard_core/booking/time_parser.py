@@ -171,7 +171,7 @@ def _written(words: str, zone: str, now: datetime) -> datetime:
 
 
 def _is_clock(match: re.Match[str]) -> bool:
-    """Returns whether a match is certainly a time of day. A number alone may be part of a date."""
+    """Returns whether a match is certainly a time of day. A number alone is not, since it may be part of a date."""
     return any(match[name] for name in ("half", "minute", "o_clock", "suffix"))
 
 
@@ -194,7 +194,7 @@ def _at(day: date, clock: timedelta) -> datetime:
 
 
 def _date(words: str, now: datetime, clock: timedelta | None) -> date:
-    """Parses a date. With `clock`, a weekday means the next one at which this time of day is in the future.
+    """Parses a date. If `clock` is given, a weekday means the next such day on which this time of day is in the future.
 
     Raises ValueError for other text.
     """
@@ -211,7 +211,7 @@ def _date(words: str, now: datetime, clock: timedelta | None) -> date:
 
 
 RECENT = timedelta(days=90)
-"""How long ago a date without a year may be. An earlier date means the next one in the future."""
+"""How long ago a date without a year may be. An earlier date means the next such date in the future."""
 _WEEKDAY = (
     r"(?:mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?"
     r"|[월화수목금토일]요일)"
@@ -257,7 +257,7 @@ def read_date(text: str, now: datetime, clock: time | None) -> date:
         return _of_a_week(match["which"] or "", _parsed(match["weekday"], today).weekday(), now, clock)
     for shape in _OF_A_YEAR:
         if match := shape.fullmatch(text):
-            # dateparser returns the first matching date after its base date.
+            # dateparser returns the first matching date after the base date that it is given.
             found = _parsed(text, today if match["year"] else today - RECENT)
             if found.day != int(match["day"]) or found.year != int(match["year"] or found.year):
                 raise ValueError(f"{text} was read as {found}")

@@ -18,7 +18,7 @@ from torchyard_core.errors import UsageError
 
 By = Literal["person", "host", "week"]
 Parts = Mapping[tuple[str, str], list[Interval]]
-"""Intervals. Keys are pairs of person and GPU."""
+"""Intervals by person and GPU. Keys are pairs of both."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class UsageRow:
     key: str
     booked_h: float
     used_h: float
-    """GPU-hours of use, with or without a booking."""
+    """GPU-hours of use, whether booked or not."""
     idle_h: float
-    """Past GPU-hours that were booked, but during which no person used the GPU."""
+    """Past GPU-hours that were booked but in which the GPU was not used."""
     unbooked_h: float
     """GPU-hours of use by a person who had not booked the GPU for that time."""
 

@@ -9,7 +9,7 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 
 def by_week(interval: Interval, zone: str) -> dict[datetime, float]:
-    """Returns the seconds of the interval in each week that it overlaps.
+    """Returns how many seconds of the interval fall into each week that it overlaps.
 
     Keys are the starts of weeks (Monday 00:00 in the zone) in UTC.
     """

@@ -1,4 +1,4 @@
-"""Synchronisation of the calendar by commands, and messages about its changes and its age on stderr."""
+"""Synchronisation of the calendar by commands, with messages on stderr about changes and about old bookings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def _print_changes(chosen: CommandContext, store: BookingStore, done: CalendarSy
 
 
 def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
-    """Returns the use case that books this fleet's GPUs. If the fleet file is invalid, prints this and adds no GPUs."""
+    """Returns the use case that books this fleet's GPUs.
+
+    If the fleet file is invalid, prints a message, and the use case adds no GPUs to the calendar.
+    """
     from torchyard_core.app.book_gpus import BookGpus
 
     try:
@@ -69,7 +72,7 @@ def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
 
 
 def print_age(view: View, asked: Interval | None = None) -> None:
-    """Prints the reason and the age of a view that is not current, and the period outside of which nothing is known."""
+    """Prints why a view of the calendar is not current, how old it is, and which period it covers."""
     if view.is_live:
         return
     known = age(view, datetime.now(UTC)) or "no copy of the calendar is stored here"

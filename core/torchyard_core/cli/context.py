@@ -38,7 +38,7 @@ class CommandContext:
     fleet_is_named: bool = False
     """Whether the fleet file was given as an option, in which case it must exist."""
     opened: list[Calendar] = field(default_factory=list)
-    """The calendar, once the command has requested it."""
+    """The calendar, or None if the command has not used it yet."""
 
     @property
     def facts_file(self) -> Path:
@@ -69,7 +69,7 @@ class CommandContext:
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:
-        """Returns the time zone for times entered by the user: `--zone`, or the settings', or this computer's.
+        """Returns the time zone of times that the user enters: `--zone`, else the settings', else this computer's.
 
         Raises Refused for an unknown zone.
         """
@@ -96,9 +96,10 @@ class CommandContext:
 
     def fleet(self, hosts: Iterable[Host]) -> Fleet:
         """Creates a fleet of the hosts without connecting to them."""
-        from torchyard_core.fleet.fleet import Fleet  # This import loads paramiko, which takes 0.25 s.
+        from torchyard_core.engines.registry import open_fleet  # This import loads paramiko, which takes 0.25 s.
 
-        return Fleet(hosts, self.home.known_hosts, self.facts_file, terminal_questions(), remark)
+        clusters = self.inventory().clusters
+        return open_fleet(hosts, clusters, self.home.known_hosts, self.facts_file, terminal_questions(), remark)
 
     def desktop(self, fleet: Fleet) -> Desktop:
         """Returns the files, hosts and calendar for the use cases.

@@ -1,4 +1,4 @@
-"""The console script. `main` imports the command, so that Ctrl-C during the import prints no traceback."""
+"""The console script. `main` imports the command itself, so Ctrl-C during the import prints no traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def main() -> None:
 
 
 def open_closed_streams() -> None:
-    """Opens /dev/null for each closed standard stream (`<&-`), whose descriptor a file could otherwise reuse."""
+    """Opens /dev/null for each standard stream that is closed (`<&-`).
+
+    Otherwise the next file that the program opens would get the descriptor of the closed stream.
+    """
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(lowest)

@@ -1,4 +1,4 @@
-"""Counting of Ctrl-C, instead of a KeyboardInterrupt in the middle of an operation."""
+"""Counts Ctrl-C instead of raising KeyboardInterrupt in the middle of an operation."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def ask(question: str) -> str:
             print(question, end="", flush=True)
             terminal = sys.stdin.fileno()
             while terminal not in select.select([terminal, reading], [], [])[0]:
-                os.read(reading, 1)  # A signal other than Ctrl-C has woken this loop.
+                os.read(reading, 1)  # A signal other than SIGINT has woken this loop.
             line = os.read(terminal, 4096)  # A read from a terminal returns at most one line.
     finally:
         signal.set_wakeup_fd(before)

@@ -14,7 +14,10 @@ from torchyard_core.text_sanitizer import printable
 
 
 def terminal_questions() -> Prompter | None:
-    """Returns the prompts on the terminal, or None if there is no terminal. Logins that need an answer then fail."""
+    """Returns the prompts on the terminal, or None if there is no terminal.
+
+    If it returns None, logins that need an answer fail.
+    """
     return TerminalQuestions() if sys.stdin.isatty() else None
 
 
@@ -49,7 +52,7 @@ def _typed(words: str) -> str:
 def _restored_terminal() -> Iterator[None]:
     """Restores the terminal's settings after the block, or when the program exits inside the block.
 
-    The program may exit there if Ctrl-C ends it while another thread prompts the user. Has no effect if stdin is not a
+    Ctrl-C may end the program inside the block while another thread prompts the user. Has no effect if stdin is not a
     terminal.
     """
     try:

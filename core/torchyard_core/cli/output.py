@@ -24,20 +24,26 @@ from torchyard_core.text_sanitizer import log_line, one_line, printable, printab
 _on_screen: list[Any] = []
 
 _called_with = ""
-"""The options before the command, which are repeated in the commands of hints."""
+"""The options that the user has given before the command. Commands in hints repeat them."""
 
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
 
 
 def escape_unencodable() -> None:
-    """Makes stdout and stderr escape characters that their encoding lacks, and file names that are not UTF-8."""
+    """Makes stdout and stderr print escapes for characters that they cannot encode.
+
+    These include file names that are not valid UTF-8.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def discard_output() -> None:
-    """Discards buffered output that cannot be written (`| head`, a full disk), to avoid an error at exit."""
+    """Discards buffered output that cannot be written, because Python would try again and fail at exit.
+
+    Output cannot be written after `| head` has ended or if the disk is full.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -48,22 +54,28 @@ def discard_output() -> None:
 
 
 def is_unread() -> bool:
-    """Returns whether the reader of stdout or stderr has closed it. A BrokenPipeError may also concern another pipe."""
+    """Returns whether the program that reads stdout or stderr has closed the pipe.
+
+    A BrokenPipeError alone does not show this, because it may concern another pipe.
+    """
     poll = select.poll()
     for descriptor in (1, 2):
-        poll.register(descriptor, 0)  # poll reports errors and hang-ups even if no events are requested.
+        poll.register(descriptor, 0)  # poll() reports errors and hang-ups even if no events are requested.
     return bool(poll.poll(0))
 
 
 def repeat_options(**options: object) -> None:
-    """Sets the options that commands in hints repeat. None stands for an option that was not given."""
+    """Sets the options that commands in hints repeat. An option whose value is None was not given."""
     global _called_with
     given = [f" --{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
     _called_with = "".join(given)
 
 
 def as_called(text: str) -> str:
-    """Returns the text with the options of `repeat_options` in each `torchyard …`, so that users can copy commands."""
+    """Returns the text with the options of `repeat_options` inserted into each `torchyard …` command.
+
+    Users can thus copy the commands.
+    """
     return text.replace("`torchyard ", f"`torchyard{_called_with} ")
 
 
@@ -108,7 +120,7 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
     """Prints the error on stderr, and with --json also on stdout."""
     if as_json:
         try:
-            # The error is printed on a single line, since it may follow a stream of events.
+            # The error is printed on a single line, because it may follow a stream of events.
             print_json_line({"error": error_as_json(error)})
         except OSError:
             discard_output()
@@ -118,7 +130,7 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints columns as wide as their widest cell.
 
-    Cells are neither cut nor wrapped, so that tools such as grep find them.
+    Cells are neither cut nor wrapped, so tools such as grep find them.
     """
     cells = [list(headings), *[list(map(one_line, row)) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
@@ -130,7 +142,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Any]:
-    """Yields a rich progress display on stderr, or None if stderr is not a terminal; callers then print lines."""
+    """Yields a rich progress display on stderr, or None if stderr is not a terminal.
+
+    If it yields None, callers print lines.
+    """
     if not sys.stderr.isatty():
         yield None
         return

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from torchyard_core.cli.commands import (
+    advise,
     book,
     bookings,
     deploy,
@@ -22,10 +23,13 @@ from torchyard_core.cli.commands import (
     import_export,
     plan,
     presets,
+    profile,
     run,
     runs,
     settings,
     status,
+    sweep,
+    sweeps,
     validate,
 )
 from torchyard_core.cli.context import CommandContext
@@ -35,12 +39,15 @@ from torchyard_core.home import Home, expand_user
 
 
 class Commands(TyperGroup):
-    """The group of all commands. Overrides click, which exits silently on any broken pipe, not only stdout's."""
+    """The group of all commands.
+
+    click would exit silently on any broken pipe. This class does so only if the pipe of stdout is broken.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # An error during the interpreter's shutdown would be printed as a traceback.
+            sys.stdout.flush()  # Otherwise an error at exit would be printed as a traceback.
             return result
         except BrokenPipeError as error:
             if not is_unread():
@@ -65,6 +72,10 @@ app.command("validate")(validate.validate)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.add_typer(runs.app, name="runs")
+app.command("profile")(profile.profile)
+app.command("advise")(advise.advise)
+app.command("sweep")(sweep.sweep)
+app.add_typer(sweeps.app, name="sweeps")
 app.command("status")(status.status)
 app.command("book")(book.book)
 app.add_typer(bookings.app, name="bookings")
@@ -77,7 +88,7 @@ app.command("gui")(gui.gui)
 # click's exceptions are imported through typer, because newer versions of typer contain their own copy of click.
 WrongUsage: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 INTERRUPTED = 130
-"""Exit status of a command that Ctrl-C ended, as in shells."""
+"""Exit status of a command that was ended by Ctrl-C. Shells use the same status."""
 
 _SYSTEM_HINTS = {
     errno.ENOSPC: "Free disk space there, then try again.",

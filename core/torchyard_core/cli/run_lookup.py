@@ -1,4 +1,4 @@
-"""Lookup of the run that a command refers to, its hosts, and this desktop's history."""
+"""Looks up the run that a command refers to, the run's hosts, and this desktop's history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def history_of(chosen: CommandContext) -> History:
 
 
 def record_end(history: History, ended: dict[str, Any]) -> None:
-    """Records a run's last event in this desktop's history. A disk error is reported without failing the command."""
+    """Records a run's last event in this desktop's history. If this fails, only prints the error."""
     try:
         history.update(ended["run_id"], **fields_at_end(ended))
     except OSError as error:
@@ -39,10 +39,10 @@ def find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
         Unreachable: No run matches, and a host does not answer.
     """
     history = history_of(chosen)
-    own = [run for run in list_runs({}, history) if run.run_id == run_id and run.primary in fleet.hosts]
+    own = [run for run in list_runs({}, history) if run.run_id == run_id and fleet.knows(run.primary)]
     if own:
         return own[0]
-    links, errors = reach(fleet, fleet.hosts)
+    links, errors = reach(fleet, fleet.listing)
     silent = {name: error for name, error in errors.items() if not isinstance(error, AgentMissing)}
     try:
         return find_run(run_id, list_runs(links, history))

@@ -22,7 +22,7 @@ ENTRY_POINTS = {
         "[torch.backends]\ntorchyard = torchyard_agent.tcp_store_binding:install\n"
     )
 }
-"""Package metadata by which torch, when it is imported in a rank, calls `torchyard_agent.tcp_store_binding.install`."""
+"""Package metadata that makes torch call `torchyard_agent.tcp_store_binding.install` when a rank imports torch."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Archive:
 
     version: str
     sha256: str
-    """SHA-256 of the uncompressed JSON, since the output of zlib differs between builds of zlib."""
+    """SHA-256 of the JSON before compression, because different builds of zlib produce different output."""
     data: bytes
     """Zlib-compressed JSON that maps paths to texts."""
     bootstrap: bytes

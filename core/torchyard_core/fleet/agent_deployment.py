@@ -1,4 +1,4 @@
-"""Deployment of the agent and connection to its daemon, over one channel and with one interpreter on the host.
+"""Deploys the agent and connects to its daemon, over one channel and with one interpreter on the host.
 
 The channel runs `/bin/sh` instead of the login shell, which may be csh or print text. The shell runs the first
 interpreter that is new enough. The interpreter reads the bootstrap from stdin, and the archive if the host does not
@@ -31,7 +31,8 @@ from torchyard_core.errors import (
 from torchyard_core.fleet.agent_archive import Archive
 from torchyard_core.fleet.channel import Channel, ProcessChannel
 from torchyard_core.fleet.daemon_client import DaemonClient
-from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.response_schemas import FIRST_ANSWER, find_mismatch
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.openssh import explain, open_ssh
@@ -41,14 +42,14 @@ from torchyard_core.next_steps import DeployAgent, SetHostField
 ANSWER_TIMEOUT_S = 60.0
 """Time limit in seconds for each answer to a new connection, long enough for a slow host with a home on NFS."""
 TRIES = 4
-"""Maximum number of attempts. Another attempt is made if an agent was replaced or the daemon exited in the meantime."""
+"""Maximum number of attempts. Another attempt is made if the agent was replaced, or if the daemon exited meanwhile."""
 RETIRE_WITHIN_S = 10.0
-"""Maximum time in seconds to wait for a daemon to exit after `retire`. It usually takes milliseconds."""
+"""Maximum time in seconds to wait for a daemon to exit after `retire`. A daemon usually exits within milliseconds."""
 CHUNK = 64 * 1024
 TOO_OLD = 93
 """Exit status of an interpreter that is too old, after which the shell tries the next one."""
 MAX_NOISE = 1 << 20
-"""Number of bytes that a login may print before an answer. If it prints more, the connection fails."""
+"""How many bytes the login may print before the bootstrap's answer. If it prints more, the connection fails."""
 
 _SHELL = (
     'n=$1; c=$2; shift 2; for p; do case $p in "~/"*) p=$HOME/${p#??};; esac; '
@@ -56,8 +57,7 @@ _SHELL = (
     f'"$p" -E -s -S -c "$c" "$n"; r=$?; case $r in {TOO_OLD}|126|127) ;; *) exit $r;; esac; '
     'done; echo "$n {\\"no_python\\": true}"'
 )
-"""The shell command. It contains no `!`, newlines or single quotes, which csh and fish as login shells would interpret.
-"""
+"""The shell command. It avoids `!`, newlines and single quotes, which csh or fish as login shell would interpret."""
 _INTERPRETER = (
     "import sys; v = sys.version_info; "
     'old = \'{"too_old": "%s", "at": "%s"}\' % (".".join(map(str, v[:3])), sys.executable); '
@@ -66,7 +66,7 @@ _INTERPRETER = (
 )
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes sent, total bytes)."""
+"""A callback that is called with (bytes sent, total bytes)."""
 
 
 def attach(
@@ -76,17 +76,20 @@ def attach(
     *,
     install: bool = True,
     replace_same_version: bool = False,
+    cluster: str = "",
     progress: Progress = lambda done, total: None,
 ) -> DaemonClient:
     """Connects to the daemon of `host`. Installs and starts the agent if necessary.
 
-    An agent older than this desktop's is replaced unless it refuses, and its runs continue; a newer agent is kept.
+    An agent that is older than this desktop's is replaced unless it refuses; its runs continue. A newer agent is kept.
     `link.remark` contains a message for the user about an agent of another version that was kept.
 
     Args:
         install: Whether to install an agent on a host without one.
         replace_same_version: Whether to replace an agent of the same version that has other sources. It is replaced
             only once, so that two desktops do not replace each other's agents forever.
+        cluster: If not empty, the host is a login node of this cluster, and the link leads to a session on it instead
+            of a daemon. The session is of this desktop's version, and ends with the link.
         progress: Called while the archive is sent.
 
     Raises:
@@ -95,7 +98,7 @@ def attach(
     mine = version_order(archive.version)
     for tries_left in reversed(range(TRIES)):
         try:
-            link = _attach_once(host, dialer, archive, install, progress)
+            link = _attach_once(host, dialer, archive, install, progress, cluster)
         except _DaemonExited as exited:
             if not tries_left:
                 raise exited.error from exited
@@ -143,7 +146,7 @@ def _retire(link: DaemonClient) -> AgentRefused | None:
     try:
         link.call("retire", {"by": desktop_identity()})
     except Unreachable:
-        pass  # The daemon may exit before its answer is sent.
+        pass  # This error is ignored, because the daemon may exit before its answer is sent.
     except AgentRefused as refusal:
         return refusal
     gone.wait(RETIRE_WITHIN_S)
@@ -163,11 +166,13 @@ def command_line(host: Host, nonce: str) -> list[str]:
     return ["/bin/sh", "-c", _SHELL, "sh", nonce, _INTERPRETER, *interpreters(host)]
 
 
-def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool, progress: Progress) -> DaemonClient:
+def _attach_once(
+    host: Host, dialer: SshDialer, archive: Archive, install: bool, progress: Progress, cluster: str
+) -> DaemonClient:
     nonce = secrets.token_hex(16)
     channel = _open(host, dialer, nonce)
     try:
-        return _bridge(host, channel, nonce, archive, install, progress)
+        return _bridge(host, channel, nonce, archive, install, progress, cluster)
     except BaseException:  # BaseException includes KeyboardInterrupt, after which the connection must also be closed.
         channel.close()
         raise
@@ -191,7 +196,7 @@ def _started(host: Host, program: str, start: Callable[[], Channel]) -> Channel:
 
 
 def _bridge(
-    host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress
+    host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress, cluster: str
 ) -> DaemonClient:
     header = {
         "nonce": nonce,
@@ -201,6 +206,7 @@ def _bridge(
         "agent_dir": host.agent_dir or paths.DEFAULT_AGENT_DIR,
         "install": install,
         "by": desktop_identity(),
+        **({"cluster": cluster} if cluster else {}),
     }
     opening = b"%d\n%s%s\n" % (len(archive.bootstrap), archive.bootstrap, json.dumps(header).encode())
     answers = _AnswerReader(host, channel, nonce)
@@ -248,7 +254,7 @@ class _AnswerReader:
         try:
             self._channel.send(data)
         except (OSError, EOFError) as error:
-            # The interpreter has exited. Its last answer explains the cause better than the broken pipe.
+            # If the interpreter has exited, its last answer explains the cause better than the broken pipe.
             self.next()
             raise self._broken() from error
 

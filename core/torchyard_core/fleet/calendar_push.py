@@ -1,7 +1,7 @@
 """Exchange of the calendar with agents, which have no access to the database.
 
-Agents receive dated copies of the calendar, and return evidence of use. The copies are JSON produced by a higher layer,
-`torchyard_core.booking.store`.
+Agents receive dated copies of the calendar, and return evidence of use. `torchyard_core.booking.store`, which is a
+higher layer, produces the copies as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANSWER_S = 20.0
 
 
 def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, DaemonClient]:
-    """Returns the open links to the named hosts, by default to all hosts. Opens no links."""
+    """Returns the open links to the named hosts, by default to all hosts. Does not open any links."""
     found = {name: fleet.open_link(name) for name in (fleet.hosts if names is None else names)}
     return {name: link for name, link in found.items() if link is not None}
 

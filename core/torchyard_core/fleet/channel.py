@@ -98,7 +98,7 @@ class ProcessChannel:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with self._reading:  # Once this thread has the lock, no other thread polls the descriptors.
+        with self._reading:  # While this thread holds the lock, no other thread polls the descriptors.
             self._output.close()
             self._errors.close()
             os.close(self._wake_writer)

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 TRIES = 3
 """Maximum number of attempts per prompt, as in ssh(1)."""
 MAX_SHOWN = 400
-"""Maximum number of characters shown of a server's text."""
+"""Maximum number of characters of a server's text that are shown."""
 
 Credential = TypeVar("Credential")
 
@@ -27,7 +27,7 @@ class CredentialKind(StrEnum):
     """The kind of a credential."""
 
     PASSPHRASE = "passphrase"
-    """Opens an encrypted private key; never leaves this computer."""
+    """The passphrase of an encrypted private key. It never leaves this computer."""
     PASSWORD = "password"
     """The user's password on the host."""
     ANSWER = "answer"
@@ -81,7 +81,7 @@ class CredentialCache:
     """Credentials entered in this session. If concurrent logins need the same credential, the user is prompted once."""
 
     def __init__(self, questions: Prompter | None = None):
-        """Creates an empty cache. Without `questions` the user cannot be prompted."""
+        """Creates an empty cache. If `questions` is None, the user cannot be prompted."""
         self._questions = questions
         self._asking = threading.Lock()
         self._guard = threading.Lock()

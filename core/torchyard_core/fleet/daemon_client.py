@@ -28,7 +28,7 @@ class DaemonClient:
     def __init__(self, host: str, channel: Channel, received: bytes = b""):
         """Creates a client.
 
-        `received` contains bytes that the daemon sent and that were already read from the channel.
+        `received` contains bytes of the daemon that the caller has already read from the channel.
         """
         self.host = host
         self.hello: dict[str, Any] = {}
@@ -142,7 +142,7 @@ class DaemonClient:
         except MalformedMessage as error:
             self._fault = self._malformed(f"it sent an invalid message: {error}")
         except (OSError, EOFError):
-            pass  # `_close` raises the error in all pending requests.
+            pass  # `_close` makes all pending requests raise this error.
         finally:
             self._close()
 
@@ -151,7 +151,7 @@ class DaemonClient:
             name = str(message["method"])
             if place := find_mismatch(message.get("params", {}), NOTIFICATIONS.get(name, dict)):
                 if name == "telemetry":
-                    return  # A malformed sample is ignored, since the next one follows soon.
+                    return  # A malformed sample is ignored, because the next one will arrive soon.
                 raise MalformedMessage(f"{name} with a malformed `{one_line(place[:80])}`")
             if name == "fault":
                 self._fault = self._ended(message["params"])

@@ -1,4 +1,4 @@
-"""The fleet: one shared link per host, opened concurrently, and cached facts of the hosts."""
+"""The fleet. It keeps one shared link per host, opens links concurrently, and caches facts of the hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import as_completed, wait
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, FileProblem, HostError
@@ -25,23 +25,40 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""Timeout in seconds for reading facts. The agent starts the interpreter for programs, which may be on NFS."""
+"""Timeout in seconds for reading facts. The agent runs the interpreter for programs, whose files may be on NFS."""
 AT_ONCE = 256
-"""Maximum number of hosts that are asked concurrently. It is high, so that hosts that do not answer delay few others.
+"""Maximum number of hosts that are contacted concurrently.
 
-The dialer limits concurrent logins on each sshd.
+The number is high because hosts that do not answer should not delay others. The dialer limits the concurrent logins on
+each sshd.
 """
 USE_HOLDS_S = 30.0
-"""Validity in seconds of a sample of GPU use, long enough for a launch to plan with it."""
+"""How long in seconds a sample of GPU use is valid. This is long enough for planning a launch with it."""
 CLOSE_WITHIN_S = 5.0
 """Time limit in seconds for closing the open links."""
 
 Answer = TypeVar("Answer")
 
 Progress = Callable[[str, int, int], None]
-"""Called with (host, bytes sent, total bytes)."""
+"""A callback that is called with (host, bytes sent, total bytes)."""
 Arrival = Callable[[str, Answer | HostError], None]
-"""Called with (host, its answer or error)."""
+"""A callback that is called with (host, its answer or error)."""
+
+
+class OtherHosts(Protocol):
+    """Hosts that are not in the fleet file because a scheduler chooses them, such as the nodes of a cluster's runs."""
+
+    lists_runs: str
+    """The host whose link lists all runs on these hosts."""
+
+    def owns(self, name: str) -> bool:
+        """Returns whether this is the name of one of the hosts."""
+
+    def link(self, name: str, *, install: bool) -> DaemonClient:
+        """Returns the link to one of the hosts, and opens it if necessary. Raises HostError."""
+
+    def close(self) -> None:
+        """Closes all links."""
 
 
 class Fleet:
@@ -62,11 +79,13 @@ class Fleet:
             known_hosts: Torchyard's own file of trusted host keys.
             facts_file: The cache of host facts.
             questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
-            on_remark: Called, on any thread, with a message for the user: once for each message about an agent's
-                version, and if facts cannot be written.
+            on_remark: Called on any thread with a message for the user: a message about an agent's version (each
+                message only once), or the error if facts cannot be written.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
+        self.others: tuple[OtherHosts, ...] = ()
+        """Hosts beside those of the fleet file, by cluster."""
         self._facts_file = facts_file
         self._found: dict[str, Facts] = {}
         """New facts that could not be written to the file."""
@@ -98,6 +117,15 @@ class Fleet:
         for link in links:
             in_background(link.close)
 
+    def knows(self, name: str) -> bool:
+        """Returns whether a link to a host of this name can be opened."""
+        return name in self.hosts or any(other.owns(name) for other in self.others)
+
+    @property
+    def listing(self) -> tuple[str, ...]:
+        """The hosts whose links together list all runs."""
+        return (*self.hosts, *(other.lists_runs for other in self.others))
+
     def open_link(self, name: str) -> DaemonClient | None:
         """Returns the link to a host if the link is open. Does not open a link."""
         with self._lock:
@@ -114,8 +142,11 @@ class Fleet:
     ) -> DaemonClient:
         """Returns the link to a host, and opens it if necessary.
 
-        Options are as in `attach`. Raises HostError if this fails.
+        The options are those of `attach`. Raises HostError if the link cannot be opened.
         """
+        for hosts in self.others:
+            if hosts.owns(name):
+                return hosts.link(name, install=install)
         known = self.open_link(name)
         if known is not None and not replace_same_version:
             return known
@@ -142,7 +173,7 @@ class Fleet:
                 return link
         link.close()
         if wanted and other is not None:
-            return other  # Another thread has opened a link in the meantime.
+            return other  # Another thread has opened a link in the meantime, so this one is closed.
         reason = "the fleet was closed" if closed else f"{name} was removed from the fleet"
         raise HostError(name, f"{reason} while connecting to the host.")
 
@@ -168,12 +199,12 @@ class Fleet:
     ) -> dict[str, AgentLink | HostError]:
         """Connects to hosts concurrently.
 
-        Returns the link or the error of each host, and passes it to `arrived` at once.
+        Returns the link or the error of each host. Also passes each of them to `arrived` as soon as it is known.
         """
         return dict(self.each(names, self.link, arrived))
 
     def interpreters(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Returns the interpreter for programs of each host, as given in the fleet file.
+        """Returns the interpreter for programs that the fleet file gives for each host.
 
         None means the host's default.
         """
@@ -206,7 +237,7 @@ class Fleet:
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
         """Writes facts to the file, or keeps them in memory if that fails.
 
-        Returns the error, or None if facts of another host are already kept in memory because of an earlier error.
+        Returns the error of the write. Returns None if an earlier write has already failed.
         """
         if self._closed:
             return None
@@ -229,7 +260,8 @@ class Fleet:
         with self._lock:
             self._closed = True
             links, self._links = list(self._links.values()), {}
-        wait([in_background(link.close) for link in links], CLOSE_WITHIN_S)
+        closing = [*(link.close for link in links), *(other.close for other in self.others)]
+        wait([in_background(close) for close in closing], CLOSE_WITHIN_S)
 
     def each(
         self, names: Iterable[str], ask: Callable[[str], Answer], arrived: Arrival[Answer] = lambda host, answer: None

@@ -1,4 +1,7 @@
-"""Current users of GPUs, from a sample of a host's telemetry. Only this module defines when a GPU is in use."""
+"""The current users of GPUs, according to a telemetry sample of a host.
+
+Only this module defines when a GPU is in use.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,25 @@ from typing import Any
 from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
-"""Timeout in seconds of a sample. It usually takes milliseconds, but a host that swaps memory answers slowly."""
+"""Timeout in seconds of a sample. A sample usually takes milliseconds, but a host that swaps memory answers slowly."""
 SAMPLE_VALID_S = 5.0
 """Validity of a sample in seconds. After this time the use of its GPUs is unknown."""
 
 
 def user_of(process: dict[str, Any]) -> str:
-    """Returns a process as text: RUN/REPLICA for a replica of Torchyard, otherwise `lee: python (4711)`."""
+    """Formats a process: RUN/REPLICA for a replica of Torchyard, otherwise `lee: python (4711)`."""
     return str(process["replica"] or f"{process['user']}: {process['program']} ({process['pid']})")
 
 
 def users_of(gpu: dict[str, Any]) -> list[str]:
-    """Returns the processes on a GPU in a sample as distinct texts."""
+    """Formats the processes on a GPU in a sample. Equal texts are returned once."""
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 
 def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-    """Returns the host's facts, completed by the use of its GPUs from a telemetry sample.
+    """Returns the host's facts with the use of its GPUs from a telemetry sample.
 
-    Without a sample, the use is unknown.
+    If there is no sample, the use is unknown.
     """
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
@@ -36,7 +39,7 @@ def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFa
 
 
 def is_in_use(gpu: Mapping[str, Any]) -> bool:
-    """Returns whether a GPU of a sample is in use. A display server is not considered a user."""
+    """Returns whether a GPU of a sample is in use. Display servers do not count as use."""
     return bool(_workers(gpu))
 
 

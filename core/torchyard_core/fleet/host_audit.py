@@ -1,4 +1,4 @@
-"""Audit logs of hosts: the actions that agents have recorded, for `hosts audit` and the window's Fleet page."""
+"""Audit logs of hosts: the actions that agents have recorded. `hosts audit` and the window's Fleet page show them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HostAudit:
     error: TorchyardError | None = None
 
     def of(self, acts: Iterable[tuple[str, Act]]) -> HostAudit:
-        """Returns a copy with those of the given actions that belong to this host."""
+        """Returns a copy that contains only those of the given actions that belong to this host."""
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
 
     Raises HostError or AgentRefused if they cannot be read.
 
-    AgentTooOld is raised for an agent that keeps no audit log.
+    Raises AgentTooOld if the agent is of a version that keeps no audit log.
     """
     acts: list[Act] = link.call("audit.read", {} if last is None else {"last": last}, READ_TIMEOUT_S)
     return tuple(acts)

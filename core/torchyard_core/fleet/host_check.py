@@ -30,7 +30,7 @@ class Enforcement:
     found: int
     """Number of processes on GPUs booked by other users, at the agent's last scan. A process counts once per GPU."""
     violations: tuple[str, ...] = ()
-    """Processes on booked GPUs that only an admin can handle, such as `python (PID 4711) of root, from …`."""
+    """Processes on booked GPUs that only an admin can end, such as `python (PID 4711) of root, from …`."""
 
 
 def origin_text(report: Mapping[str, Any]) -> str:
@@ -66,7 +66,7 @@ class HostCheck:
     gpus: list[dict[str, Any]] = field(default_factory=list)
     """The GPUs, each with `index`, `uuid`, `name` and `memory_mb`."""
     bookings: dict[str, Any] | None = None
-    """The agent's state of calendar and enforcement (`bookings.status`); None from an older agent."""
+    """The agent's state of calendar and enforcement (`bookings.status`). None if the agent is too old to report it."""
     problems: list[TorchyardError] = field(default_factory=list)
     error: TorchyardError | None = None
     """The error that prevented the check."""

@@ -1,4 +1,4 @@
-"""Display and recording of host keys that are not yet trusted."""
+"""Shows host keys that are not yet trusted, and records them as trusted."""
 
 from __future__ import annotations
 

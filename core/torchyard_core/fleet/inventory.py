@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +16,8 @@ from pydantic import AfterValidator, Field
 
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import TorchyardError, UsageError
+from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.fleet.host_fields import Jumps, Transport, Word
 from torchyard_core.fleet.inventory_patch import NEW_FILE, with_changed_entry, with_entry, without_entry
 from torchyard_core.next_steps import RemoveHost
 from torchyard_core.problems import Problem, did_you_mean, has_errors
@@ -36,21 +37,6 @@ def _host_name(name: str) -> str:
     return name
 
 
-def _argument(word: str) -> str:
-    # The value becomes an argument of ssh, which would interpret a leading dash as an option.
-    if not word or word.startswith("-") or not word.isprintable() or " " in word:
-        raise ValueError(f"must be one word that does not begin with `-`, not '{word}'")
-    return word
-
-
-def _jumps(text: str) -> str:
-    try:
-        return _argument(text)
-    except ValueError:
-        form = "user@address:port without spaces, such as kim@bastion:2222, and several with commas between them"
-        raise ValueError(f"must be {form}, not '{text}'") from None
-
-
 def _ports(text: str) -> str:
     parse_ports(text)
     return text
@@ -68,16 +54,6 @@ def parse_ports(text: str) -> PortRange:
     return first, last
 
 
-class Transport(StrEnum):
-    """The SSH client that connects to a host."""
-
-    PARAMIKO = "paramiko"
-    OPENSSH = "openssh"
-
-
-Word = Annotated[str, AfterValidator(_argument)]
-
-
 class Host(FrozenModel):
     """A host in the fleet file. Settings that are not given come from `~/.ssh/config` or the host, or have defaults."""
 
@@ -85,17 +61,16 @@ class Host(FrozenModel):
     local: bool = False
     """Whether the host is this computer, which needs no SSH."""
     address: Word | None = None
-    """An address, or a Host of ~/.ssh/config; by default the name."""
+    """An address, or a Host of ~/.ssh/config. By default, the host's name."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Port of its SSH server; by default that of ~/.ssh/config, or 22."""
+    """Port of the host's SSH server. By default, the port in ~/.ssh/config, else 22."""
     user: Word | None = None
     identity_file: str | None = None
-    proxy_jump: Annotated[str, AfterValidator(_jumps)] | None = None
-    """Bastions, separated by commas."""
+    proxy_jump: Jumps | None = None
     data_address: Word | None = None
-    """Address for training traffic; by default the host's own address on the route to the primary's host."""
+    """Address for training traffic. By default, the address from which the host reaches the primary's host."""
     interface: Word | None = None
-    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface of the address."""
+    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface that has this address."""
     transport: Transport = Transport.PARAMIKO
     """`openssh` uses the system's ssh, for example for Kerberos or FIDO."""
     python: str | None = None
@@ -107,7 +82,7 @@ class Host(FrozenModel):
     ports: Annotated[Text, AfterValidator(_ports)] | None = None
     """Range of ports that firewalls between hosts allow, such as 29400-29499; by default any free port."""
     bandwidth_gbps: Amount | None = Field(default=None, gt=0)
-    """Bandwidth of the host's network link in Gbit/s, by which the window estimates exchange times."""
+    """Bandwidth of the host's network link in Gbit/s, with which the window estimates exchange times."""
     labels: dict[str, Text] = Field(default_factory=dict)
     """Labels by which pools select hosts."""
 
@@ -129,6 +104,7 @@ class FleetModel(FrozenModel):
 
     version: Literal[1]
     hosts: tuple[Host, ...] = ()
+    clusters: tuple[Cluster, ...] = ()
 
 
 DEFAULT_HOSTS = (Host(name=THIS_COMPUTER, local=True),)
@@ -137,13 +113,14 @@ DEFAULT_HOSTS = (Host(name=THIS_COMPUTER, local=True),)
 
 @dataclass(frozen=True)
 class Inventory:
-    """The fleet file: its path, its hosts, its problems, and its parsed text."""
+    """The fleet file: its path, its hosts, its problems, its parsed text, and its clusters."""
 
     path: Path
     hosts: tuple[Host, ...]
     problems: tuple[Problem, ...]
     document: Document | None
     """None if the file does not exist."""
+    clusters: tuple[Cluster, ...] = ()
 
     def usable(self) -> Inventory:
         """Returns the inventory itself. Raises TorchyardError with all problems of the file if any is an error."""
@@ -157,7 +134,7 @@ class Inventory:
         for host in self.hosts:
             if host.name == name:
                 return host
-        names = [host.name for host in self.hosts]
+        names = [*(host.name for host in self.hosts), *(cluster.name for cluster in self.clusters)]
         message = f"the fleet has no host `{name}`{did_you_mean(name, names)}"
         raise UsageError(message, code="unknown_host", hint=f"Its hosts: {', '.join(names) or 'none'}.")
 
@@ -167,6 +144,15 @@ class Inventory:
         Raises UsageError for an unknown name.
         """
         return tuple(self.host(name) for name in dict.fromkeys(names)) if names else self.hosts
+
+    def split(self, names: Sequence[str]) -> tuple[tuple[Host, ...], tuple[Cluster, ...]]:
+        """Returns the hosts and the clusters with these names, or all of them. Raises UsageError."""
+        if not names:
+            return self.hosts, self.clusters
+        by_name = {cluster.name: cluster for cluster in self.clusters}
+        hosts = [name for name in dict.fromkeys(names) if name not in by_name]
+        clusters = tuple(by_name[name] for name in dict.fromkeys(names) if name in by_name)
+        return (self.named(hosts) if hosts else ()), clusters
 
 
 def read_fleet(path: Path) -> Inventory:
@@ -185,7 +171,9 @@ def _inventory(path: Path, text: str) -> Inventory:
     problems = [*document.problems, *found]
     if fleet is not None:
         problems += _check(fleet, document)
-    return Inventory(path, fleet.hosts if fleet is not None else (), tuple(problems), document)
+    if fleet is None:
+        return Inventory(path, (), tuple(problems), document)
+    return Inventory(path, fleet.hosts, tuple(problems), document, fleet.clusters)
 
 
 def _check(fleet: FleetModel, document: Document) -> Iterator[Problem]:
@@ -196,11 +184,21 @@ def _check(fleet: FleetModel, document: Document) -> Iterator[Problem]:
             message = f"host `{host.name}` is defined twice"
             yield Problem("error", "duplicate-host", message, line, f"hosts.{host.name}")
         seen.add(host.name)
+        if owner := next((cluster.name for cluster in fleet.clusters if cluster.owns(host.name)), None):
+            line = document.line(("hosts", position, "name"))
+            message = f"`{host.name}` is the name of a node of runs on the cluster {owner}"
+            yield Problem("error", "duplicate-host", message, line, f"hosts.{host.name}")
         if host.local and (pointless := host.model_fields_set & {"address", "port", "user", "proxy_jump"}):
             key = min(pointless)
             line = document.line(("hosts", position, key))
             message = f"`{key}` has no effect on a local host, which is reached without SSH"
             yield Problem("warning", "local-host", message, line, f"hosts.{host.name}.{key}")
+    for position, cluster in enumerate(fleet.clusters):
+        if cluster.name in seen:
+            line = document.line(("clusters", position, "name"))
+            message = f"`{cluster.name}` is defined twice; hosts and clusters need different names"
+            yield Problem("error", "duplicate-host", message, line, f"clusters.{cluster.name}")
+        seen.add(cluster.name)
 
 
 def add_host(path: Path, host: Host) -> Inventory:

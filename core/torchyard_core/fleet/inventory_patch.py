@@ -1,4 +1,4 @@
-"""Edits of one entry in the text of the fleet file. Other characters, including comments, are preserved where possible.
+"""Edits of one entry in the text of the fleet file. The rest of the text, comments included, is kept where possible.
 
 PyYAML drops comments, so the text is cut at the positions of the parsed values. If the result does not parse to the
 expected data, because of an unusual layout, the changed entry is rewritten, and if necessary the whole file.
@@ -53,7 +53,7 @@ def with_changed_entry(text: str, position: int, entry: Entry) -> str:
     old: Entry = dict(entries[position])
     edited = old
     written = text
-    # Keys are changed one by one, because a single edit in place cannot both remove and add keys.
+    # Keys are changed one by one, because one edit in place cannot both remove and add keys.
     for key in [*(key for key in old if key not in entry), *(key for key in entry if entry[key] != old.get(key))]:
         step = {**edited, key: entry[key]} if key in entry else {k: v for k, v in edited.items() if k != key}
         changed = _changed_in_place(written, position, edited, step)
@@ -127,7 +127,7 @@ def _dash(text: str, document: ParsedYaml, position: int) -> int:
     start = document.spans[("hosts",)].start
     search_from = _content_end(text, document, position - 1) if position else _line_start(text, start)
     dash = re.compile(rf"^ {{{_column(text, start)}}}-(?=\s)", re.MULTILINE).search(text, search_from)
-    # In an unusual layout, the result 0 makes the edit cut too much. `_checked` then rewrites the file.
+    # The layout is unusual. With the result 0, the edit removes too much, and `_checked` then rewrites the file.
     return dash.start() if dash is not None else 0
 
 

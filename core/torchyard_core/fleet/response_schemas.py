@@ -45,7 +45,7 @@ class Between:
 
 @dataclass(frozen=True)
 class ByWord:
-    """A dictionary with a common schema and an additional schema that the value of `key` selects."""
+    """A dictionary that has a common schema, and a further schema that depends on the value of `key`."""
 
     key: str
     common: Any
@@ -85,6 +85,8 @@ _RECORD = {
     "topology?": str,
     "lineage?": str,
     "restarted_from?": str,
+    "sweep?": str,
+    "sweep_run?": str,
     "replicas?": [{"name": str, "host": str, "gpus": [str]}],
 }
 _BOOKINGS = {
@@ -137,6 +139,7 @@ ANSWERS: dict[str, Any] = {
         "driver?": MAYBE_TEXT,
         "python?": {"path?": MAYBE_TEXT, "version?": MAYBE_TEXT},
         "torch?": MAYBE_TEXT,
+        "packages?": Each(MAYBE_TEXT),
         "disk_free_gb?": MAYBE_NUMBER,
         "daemon?": str,
         "bookings?": _BOOKINGS,

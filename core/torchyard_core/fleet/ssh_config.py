@@ -1,4 +1,4 @@
-"""The user's `~/.ssh/config` as one text in which `Include` directives are resolved as by ssh(1)."""
+"""Reads the user's `~/.ssh/config` as one text, in which `Include` directives are resolved as ssh(1) does."""
 
 from __future__ import annotations
 

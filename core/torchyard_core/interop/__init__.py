@@ -1,4 +1,4 @@
-"""Import of other systems' documents as topologies, and export of topologies as such documents.
+"""Imports other systems' documents as topologies, and exports topologies as such documents.
 
 Each module of `formats` has a function `read`, `write` or both. `format_registry` lists the formats.
 """

@@ -1,5 +1,6 @@
-"""Jobs of a cluster with the addresses of their tasks, as in CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec.
+"""The jobs of a cluster with the addresses of their tasks.
 
+CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec describe clusters in this form.
 The lists of addresses are dense (`[host:port, …]`) or sparse (`{index: host:port}`).
 """
 
@@ -18,7 +19,7 @@ from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.replicas import replicas_of
 
 PORT = 2222
-"""First port of replicas in exported documents, as in the examples of these systems."""
+"""First port of replicas in exported documents, the same as in the examples of these systems."""
 THIS_COMPUTER = "this-computer"
 _ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.]+(?:%[^\s\[\]/]+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -32,7 +33,7 @@ class Job:
     place: Place
     count: int
     hosts: Mapping[int, str]
-    """Hosts of the tasks' addresses by index, with gaps in a sparse job."""
+    """The hosts in the tasks' addresses, by the index of the task. The indices of a sparse job have gaps."""
 
 
 def split_address(address: str) -> tuple[str, int] | None:
@@ -98,7 +99,10 @@ def _host(reader: DocumentReader, place: Place, job: str) -> str:
 
 
 def refuse_two_chiefs(reader: DocumentReader, place: Place) -> None:
-    """Raises FileProblem for a cluster with both `chief` and `master`, its name in older versions of TensorFlow."""
+    """Raises FileProblem for a cluster with both `chief` and `master`.
+
+    `master` is the name of the chief in older versions of TensorFlow.
+    """
     if {"chief", "master"} <= reader.block(place).keys():
         reader.stop("the cluster has a chief and a master.", (*place, "master"), "Allowed is one of the two.")
 
@@ -113,7 +117,7 @@ def as_pools(jobs: Iterable[Job]) -> list[dict[str, Any]]:
 
 
 def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
-    """Returns pins of the replicas to the hosts of their addresses.
+    """Returns settings that pin the replicas to the hosts of their addresses.
 
     Adds remarks on the pins, and on addresses that cannot be names of hosts.
     """
@@ -137,7 +141,7 @@ def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
 def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, Any]:
     """Returns the key `pins` of a pool, which pins replicas to the hosts of the addresses.
 
-    Addresses that were assigned by a cloud are not used. Adds remarks on them and on the unknown number of GPUs.
+    Addresses that a cloud has assigned are not used. Adds remarks on them and on the unknown number of GPUs.
     """
     pool_data: dict[str, Any] = {}
     if reader.text(("environment",)) == "cloud":
@@ -149,7 +153,7 @@ def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, 
 
 
 def addresses_for(topology: Topology) -> dict[str, str]:
-    """Returns an address for each replica, which the user can edit.
+    """Returns an address for each replica. The user can edit the addresses in the exported document.
 
     The host is the replica's pinned host, otherwise the replica's own name. Ports on a host are distinct.
     """

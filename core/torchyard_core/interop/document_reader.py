@@ -1,4 +1,4 @@
-"""Reader of documents of other systems, which returns values with their lines and builds the topology."""
+"""Reads documents of other systems, returns their values with lines, and builds topologies from them."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ class DocumentReader:
         return value if isinstance(value, str) else self.document.composed.written.get(place, str(value))
 
     def leave(self, place: Place, carried: Iterable[str], known: Mapping[str, str]) -> None:
-        """Adds remarks on the keys of a block that are not imported.
+        """Adds remarks about the keys of a block that are not imported.
 
         Args:
             place: The location of the block.
             carried: Keys that are imported.
-            known: For each known key that is not imported, the reason. Other keys are reported as unknown.
+            known: The reasons why known keys are not imported, by key. All other keys are reported as unknown.
         """
         carried = tuple(carried)
         for key in self.block(place):

@@ -1,4 +1,4 @@
-"""Shared functions of the writers of other systems' documents: options, and remarks on keys that are not exported."""
+"""Functions that the writers of other systems' documents share: options, and remarks about omitted keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExportOptions:
     image: str | None = None
     """Container image, for systems that only run containers."""
     replica: str | None = None
-    """The replica whose variable is written, for formats that write the variable of a single replica."""
+    """The replica whose variable is written, for formats that describe a single replica."""
 
 
 DEFAULT_OPTIONS = ExportOptions()
@@ -46,7 +46,7 @@ def count_of(topology: Topology, *roles: Role) -> int:
 
 
 def file_name(name: str) -> str:
-    """Returns a topology's name as at most 40 lower-case letters, digits and dashes, beginning with a letter."""
+    """Converts a topology's name to at most 40 lower-case letters, digits and dashes, beginning with a letter."""
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
     plain = "-".join(part for part in plain.split("-") if part) or "job"
     return (plain if plain[0].isalpha() else f"job-{plain}")[:40].rstrip("-")
@@ -59,7 +59,7 @@ _POOL_REMARKS = {
     "labels": ": they are those of your hosts",
     **dict.fromkeys(("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb", "machine"), ""),
 }
-"""Keys of a pool with the reasons why they are left out, if there are any."""
+"""Keys of a pool that may be left out, with the reasons."""
 _PROGRAM_REMARKS = {
     **dict.fromkeys(("script", "module", "command", "args"), ""),
     "setup": ": put it into the image, or before the command",
@@ -77,7 +77,7 @@ def omission_remarks(
     filled: Iterable[str] = NAMES,
     names_hosts: bool = False,
 ) -> list[Remark]:
-    """Returns remarks on the settings of a topology that are not exported.
+    """Returns remarks about the settings of a topology that are not exported.
 
     Args:
         topology: The topology.

@@ -1,4 +1,4 @@
-"""Detection of a document's format, so that an error can state the actual format of a document."""
+"""Detects the format of a document, so that an error can name the document's actual format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TITLES = {
     "slurm": "a Slurm batch script",
     "topology": "a Torchyard topology",
 }
-"""Title of a document of each format."""
+"""The name of each format's documents in error messages."""
 
 _TF_JOBS = {"chief", "master", "worker", "ps", "evaluator"}
 _POOLS = re.compile(r"worker_?pool_?specs", re.IGNORECASE)
@@ -63,9 +63,9 @@ def strip_assignment(text: str) -> str:
 
 
 def first_braces(text: str, start: int) -> str:
-    """Returns the text in the first braces after a position with its line numbers preserved.
+    """Returns the text in the first braces after a position, with its line numbers preserved.
 
-    Text without braces is returned completely.
+    If the text has no braces, returns all of it.
     """
     start = text.find("{", start)
     depth = 0
@@ -146,13 +146,13 @@ def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
     except FileProblem:
         data = _keys_of_invalid(text)
     if isinstance(data, str):
-        data = _keys_of_invalid(text)  # For YAML, a script is a single scalar.
+        data = _keys_of_invalid(text)  # A YAML parser reads a script as a single scalar.
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 
 
 def _keys_of_invalid(text: str) -> dict[str, Any]:
-    """Returns the keys of a text that does not parse. The keys select the reader, which reports the error."""
+    """Returns the keys of a text that does not parse. They determine the reader that reports the error."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
     keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
     if "cluster" in keys:
@@ -163,8 +163,8 @@ def _keys_of_invalid(text: str) -> dict[str, Any]:
 def expect(name: str, text: str, source: str, allowed: str) -> None:
     """Raises FileProblem for a document that does not have the format `name`.
 
-    `allowed` describes the content of a document of this format. If the text is of no known format and the format is
-    always YAML or JSON, its syntax error is reported, if there is one.
+    `allowed` describes the content of a document of this format. If the text has no known format and `name` is always
+    YAML or JSON, the message is the syntax error of the text, if there is one.
     """
     if not text.strip():
         refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")
@@ -189,6 +189,6 @@ def _sentence(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    """Returns the short name of a format: `CloudML` for a CloudML job."""
+    """Returns the short name of a format, such as `CloudML` for "a CloudML job"."""
     words = TITLES[name].removeprefix("a ").removesuffix(" job")
     return words if name in ("cloudml", "vertex", "singa", "cluster-spec", "tf-config") else TITLES[name]

@@ -40,9 +40,9 @@ class Format:
     takes_image: bool = False
     takes_replica: bool = False
     replica_forms: tuple[str, ...] = ()
-    """The forms that are written for a single replica. If this is empty and `takes_replica` is set, all forms are."""
+    """The forms that describe a single replica. If this is empty and `takes_replica` is set, all forms do."""
     suffixes: Mapping[str, str] = field(default_factory=dict)
-    """Suffixes of files in other forms than the default."""
+    """Suffixes of files in forms other than the default form."""
 
     def suffix_of(self, form: str | None) -> str:
         """Returns the file name suffix for a form of the format."""

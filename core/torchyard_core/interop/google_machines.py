@@ -1,4 +1,4 @@
-"""Conversion of accelerators and machine types of Vertex AI and CloudML (`NVIDIA_TESLA_V100`) to keys of pools."""
+"""Converts accelerators and machine types of Vertex AI and CloudML (`NVIDIA_TESLA_V100`) to keys of pools."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_sizes(reader: DocumentReader, known: Machine, place: Place) -> dict[str
 
 
 def leave_gpus_of_servers(reader: DocumentReader, pool_data: dict[str, Any], role: Role, place: Place) -> None:
-    """Removes the GPUs of a pool of servers or reducers, which use no GPUs, and adds a remark."""
+    """Removes the GPUs of a pool of servers or reducers, because these roles use no GPUs. Adds a remark."""
     if role in (Role.PS, Role.REDUCER) and pool_data.pop("gpus", None):
         for key in ("gpu_model", "gpu_memory_gb"):
             pool_data.pop(key, None)
@@ -69,6 +69,6 @@ def leave_gpus_of_servers(reader: DocumentReader, pool_data: dict[str, Any], rol
 
 
 def remark_on_sizes(reader: DocumentReader, pools: Iterable[Mapping[str, Any]]) -> None:
-    """Adds a remark on the meaning of machine types on the user's own hosts, if a pool has a machine type."""
+    """If a pool has a machine type, adds a remark about what machine types mean on the user's own hosts."""
     if any("cpus" in pool for pool in pools):
         reader.remark("the machines' sizes are asked of your hosts: lower `cpus` and `memory_gb` for smaller ones.")

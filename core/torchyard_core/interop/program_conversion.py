@@ -1,4 +1,4 @@
-"""Conversion of programs between topologies and other systems, which run a Python module or a container's command."""
+"""Converts programs between topologies and other systems, which run a Python module or a container's command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_core.interop.remarks import Remark
 from torchyard_core.topology.model import Launcher, Pool, Program, Role, Topology
 
 SCRIPT = "train.py"
-"""Script for a document without a program."""
+"""The script that stands in for the program if the document has none."""
 PYTHON = "python"
 
 
@@ -23,7 +23,7 @@ def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str
 
 
 def of_module(module: str, args: Sequence[str], *, torch: bool) -> dict[str, Any]:
-    """Returns the program that runs a Python module: with launcher torch if `torch` is true, otherwise as a command."""
+    """Returns the program that runs a Python module: with launcher `torch` if `torch` is true, else as a command."""
     what: dict[str, Any] = {"module": module} if torch else {"launcher": "command", "command": [PYTHON, "-m", module]}
     return what | ({"args": list(args)} if args else {})
 

@@ -1,6 +1,6 @@
 """Parser of protocol buffers' text format, with line numbers: `name: value`, `name { … }` and lists of both.
 
-Job files of SINGA have this format. Source: the specification of the format.
+SINGA's job files have this format. Source: the specification of protocol buffers' text format.
 """
 
 from __future__ import annotations

@@ -22,7 +22,10 @@ from torchyard_core.yaml_io.yaml_file import Document
 MAX_LETTERS = 200_000
 """Maximum number of characters of a script."""
 MAX_VALUES = 50_000
-"""Maximum number of values of a document after names are replaced by their values, as protection against attacks."""
+"""Maximum number of values of a document after names have been replaced by their values.
+
+The limit protects against texts that grow exponentially when names are replaced.
+"""
 _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(", re.MULTILINE)
 
 
@@ -109,7 +112,7 @@ class PythonText:
 def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
     """Yields the name and the value of each assignment, argument and dictionary key.
 
-    The third item is true if the name is the name of a variable.
+    The third item of each tuple tells whether the name is that of a variable.
     """
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -200,7 +203,7 @@ class _Values:
         return "".join(text for text, _ in parts)
 
     def _part(self, node: ast.expr) -> tuple[str, bool]:
-        """Returns the text of a part of an f-string, and whether the part is constant."""
+        """Returns the text of a part of an f-string, and whether this part is constant."""
         if isinstance(node, ast.FormattedValue) and node.format_spec is None and node.conversion == -1:
             node = self._text.settled(node.value)
         if isinstance(node, ast.Constant) and isinstance(node.value, str | int):

@@ -143,7 +143,7 @@ def _remote_commands(words: list[str]) -> tuple[str, str] | None:
         return None
     rest = _after_ssh_options(rest)
     inner = _after_ssh_options(rest[1:])
-    # ssh joins its words with blanks, and the remote shell parses the result.
+    # ssh joins its words with spaces, and the remote shell parses the result.
     return (rest[0].rpartition("@")[2], " ".join(inner)) if inner else None
 
 

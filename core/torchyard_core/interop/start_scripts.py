@@ -1,7 +1,7 @@
 """Shell scripts by which a cluster manager starts the replicas of each pool.
 
-The scripts run torchrun for trainers with launcher torch, otherwise the program itself. They compute CLUSTER_SPEC,
-TF_CONFIG and placeholders from the replica's number in its pool.
+The scripts run torchrun for trainers with launcher `torch`, and otherwise the program itself. They compute
+CLUSTER_SPEC, TF_CONFIG and placeholders from the replica's number in its pool.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ class Component:
     node: int | None
     """Node rank of the first replica among the trainers; None for other roles."""
     first: Mapping[str, int] = field(default_factory=dict)
-    """Index of the component's first replica within a job. The keys are TF types, worker pools and roles."""
+    """Index of the component's first replica within a job.
+
+    The keys are task types of TF_CONFIG, worker pools of CLUSTER_SPEC, and roles.
+    """
     tf_type: str | None = None
     worker_pool: str = ""
     job: str = ""
-    """Value of `{job_name}`, which names the job whose host list contains the replicas. Without a chief pool, worker 0
-    is the chief.
+    """Value of `{job_name}`, which names the job whose host list contains the replicas.
+
+    If there is no chief pool, worker 0 is the chief.
     """
 
     @property
@@ -48,7 +52,7 @@ class Component:
 def components_of(topology: Topology, remarks: list[Remark]) -> list[Component]:
     """Returns the pools with the sizes of their machine types, the chief's first.
 
-    Without a chief pool, worker 0 is the chief.
+    If there is no chief pool, worker 0 is the chief.
     """
     topology = with_machine_sizes(topology)
     counts: dict[str, int] = {}
@@ -139,7 +143,7 @@ def placeholder_values(topology: Topology, one: Component, components: list[Comp
 
 def _quoted(word: str, values: Mapping[str, str]) -> str:
     """Returns a shell word in which only placeholders are expanded."""
-    parts = _PLACEHOLDER.split(word)  # The parts alternate between plain text and the names of placeholders.
+    parts = _PLACEHOLDER.split(word)  # Plain text and the names of placeholders alternate in the result.
     if len(parts) == 1:
         return shlex.quote(word)
     shown = []
@@ -180,7 +184,7 @@ joined() {  # lists as one
 def cluster_lists(components: list[Component]) -> list[str]:
     """Returns the lines that set PS_HOSTS, WORKER_HOSTS, POOLS and TYPES.
 
-    POOLS is the `cluster` of CLUSTER_SPEC, and TYPES that of TF_CONFIG.
+    POOLS is the value of `cluster` in CLUSTER_SPEC, and TYPES is its value in TF_CONFIG.
 
     The lines read each component's addresses from `pool_N`, where they are separated by commas.
     """

@@ -1,1 +1,1 @@
-"""Launches of topologies as runs on hosts."""
+"""Launches topologies as runs on hosts."""

@@ -18,7 +18,7 @@ class BookingOptions:
     """The options of a launch that concern the calendar."""
 
     length: timedelta | None = None
-    """`--book 4h`: the length of the booking. With None, GPUs are booked only if a booking is needed."""
+    """`--book 4h`: the length of the booking. If this is None, GPUs are booked only if the launch needs a booking."""
     start_at: datetime | None = None
     """`--at`: the start; None for now."""
     booking_id: str | None = None
@@ -35,13 +35,13 @@ class Reservation:
     """The calendar's decision about a launch."""
 
     checks: tuple[Check, ...] = ()
-    """Lines of the checklist, named `booking`."""
+    """The calendar's lines of the checklist. Their name is `booking`."""
     booking_id: str | None = None
     """The booking that holds the run's GPUs."""
     owner: str = ""
-    """Owner of the booking; without a booking, the launching user's name in the calendar."""
+    """Owner of the booking. If there is no booking, the launching user's name in the calendar."""
     until: datetime | None = None
-    """End of the booking; None without a booking."""
+    """End of the booking; None if there is no booking."""
     stop_at_end: bool = False
     """Whether the run is stopped at the end of the booking even if no other booking follows."""
     start_at: datetime | None = None
@@ -52,7 +52,7 @@ class LaunchCalendar(Protocol):
     """The calendar operations of a launch, implemented in `torchyard_core.booking.launch_booking`."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
-        """Returns the alternative sets of hosts with which to plan, in order of preference.
+        """Returns alternative sets of hosts, in order of preference. The launch plans with one of them.
 
         GPUs that the launch may not use are marked as busy.
         """
@@ -61,7 +61,7 @@ class LaunchCalendar(Protocol):
         """Raises an error if the plan uses GPUs that the calendar does not allow this launch to use."""
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reservation:
-        """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar if there is none."""
+        """Finds or makes the booking for a plan. Raises RunFailed or an error of the calendar if this fails."""
 
     def begun(self) -> None:
         """Records that the run was submitted."""

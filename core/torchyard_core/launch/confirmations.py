@@ -13,7 +13,7 @@ from torchyard_core.text_sanitizer import one_line
 
 LARGE_FILE = 100_000_000
 LARGE_FOLDER = 2_000_000_000
-"""Sizes in bytes of one file and of all files above which the user must confirm the upload."""
+"""The user must confirm an upload if one file, or all files together, exceed these sizes in bytes."""
 NAMED = 5
 
 
@@ -30,7 +30,7 @@ class Confirmation:
 
 
 Ask = Callable[[Confirmation], bool | None]
-"""Returns the user's answer; None if no user can be asked."""
+"""A function that returns the user's answer, or None if no user can be asked."""
 
 
 def no_answer(question: Confirmation) -> None:

@@ -1,7 +1,7 @@
-"""The command line and environment of every rank, from a plan and the answers of its hosts, as pure functions.
+"""Determines the command line and environment of every rank from a plan and the answers of its hosts.
 
-Variables that depend on the participating replicas (ranks, world sizes, CLUSTER_SPEC) are added by
-`torchyard_agent.protocol.rank_environment`: here for a preview, and on the primary before each start.
+The functions are pure. Variables that depend on the participating replicas (ranks, world sizes, CLUSTER_SPEC) are added
+by `torchyard_agent.protocol.rank_environment`: here for a preview, and on the primary before each start.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class PreparedHost:
 
     address: str
     interface: str
-    """Network interface of `address`, for NCCL and Gloo; empty lets them choose."""
+    """Network interface of `address`, for NCCL and Gloo. If this is empty, they choose one."""
     run_dir: str
     """The run's folder on the host."""
     python: str
     """The host's interpreter for programs."""
     ports: tuple[Port, ...]
-    """The ports that the host holds for the run, as many as `ports_needed` returns."""
+    """The ports that the host holds for the run. Their number is the result of `ports_needed`."""
 
     @property
     def outputs(self) -> str:
@@ -74,6 +74,7 @@ def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluste
         max_restarts=program.max_restarts,
         tf_master_name=program.tf_master_name.value,
         trial=trial,
+        params={},
         several=len(plan.replicas) > 1,
         job=plan.topology.model_dump(mode="json", exclude_unset=True, exclude={"layout"}),
         masters={world.gang: Master(replica=world.master, port=ports.masters[world.gang]) for world in plan.worlds},
@@ -148,7 +149,10 @@ class _ReplicaPlans:
         return defaults | self._program.env | planned.replica.pool.env | contract
 
     def _checkpoints(self, site: PreparedHost) -> str:
-        """Returns the folder of checkpoints: one per lineage in a shared folder, otherwise one per run on each host."""
+        """Returns the folder of checkpoints.
+
+        A shared folder has one such folder per lineage. Otherwise, each host has one for the run.
+        """
         return checkpoint_folder(self._program, self._name, self._lineage) or f"{site.outputs}/checkpoints"
 
     def _torch_defaults(self, planned: PlannedReplica) -> dict[str, str]:
@@ -175,7 +179,7 @@ def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
 
 
 def _folder_name(name: str) -> str:
-    """Returns a topology's name as a single path component, without separators, and neither `.` nor `..`."""
+    """Converts a topology's name to a single path component that is neither `.` nor `..`."""
     plain = name.replace("/", "_").replace("\0", "_")
     return plain.replace(".", "_") if set(plain) == {"."} else plain
 

@@ -1,7 +1,7 @@
-"""Cache of the hashes of a working folder's files, so that unchanged files are not read again.
+"""Cache of the hashes of a working folder's files. Unchanged files need not be read again.
 
 A file is unchanged if its size, times and inode are the same. The hash of a file that was modified just before the read
-is not stored, since the file could change again without a change of its times. (Git's documentation calls this the racy
+is not stored, since the file could change again while its times stay the same. (Git's documentation calls this the racy
 Git problem.)
 """
 
@@ -27,7 +27,7 @@ Entry = list[int | str]
 
 
 class FileHashCache:
-    """The hashes of one folder's files. Without a cache file, no hashes are stored."""
+    """The hashes of one folder's files. If there is no cache file, no hashes are stored."""
 
     def __init__(self, file: Path | None = None):
         self._file = file
@@ -39,7 +39,7 @@ class FileHashCache:
     def of(folder: Path, caches: Path | None) -> FileHashCache:
         """Returns the cache of `folder`, which has its own file below `caches`.
 
-        Without `caches`, no hashes are stored.
+        If `caches` is None, no hashes are stored.
         """
         if caches is None:
             return FileHashCache()

@@ -1,10 +1,11 @@
-"""The addition of workers to a live run that continues without lost workers (`torchyard runs grow`).
+"""Adds workers to a live run with `on_worker_loss: continue` (`torchyard runs grow`).
 
-A host that is a member of the run only holds another port for each worker. Any other host is checked and prepared as in
-a launch, with the run's secret, and its keeper connects to the primary's. The request `run.grow` to the primary adds
-the workers. Before it, an error or a cancellation releases the host, and the run is not affected. After it, the primary
-starts the workers; they take the state of a peer at a step boundary. Workers that do not take a peer's state are
-withdrawn by the primary or by `run.withdraw`, and the run continues as before.
+A host that is already a member of the run only holds another port for each worker. Any other host is checked and
+prepared as in a launch, with the run's secret, and its keeper connects to the primary's. The request `run.grow` to the
+primary adds the workers. If an error or a cancellation occurs before this request, the host is released, and the run is
+not affected. After the request, the primary starts the workers, and they take the state of a peer at a step boundary.
+Workers that do not take a peer's state are withdrawn, by the primary or by `run.withdraw`, and the run continues as
+before.
 """
 
 from __future__ import annotations
@@ -51,15 +52,16 @@ class AddedWorkers:
     names: tuple[str, ...]
     step: int
     workers: int
-    """The number of members of the run."""
+    """The number of workers that now take part in the run."""
     planned: int
     """The number of members and lost workers."""
 
 
 def choose_pool(topology: Topology, named: str | None) -> tuple[int, Pool]:
-    """Returns the position and the pool of workers that is to grow: the named pool, by default the only one.
+    """Returns the position and the pool of workers that is to grow.
 
-    Raises RunFailed if the run's strategy does not allow it, and UsageError if the pool cannot be chosen.
+    It is the named pool, by default the only pool of workers. Raises RunFailed if the run's strategy does not allow it,
+    and UsageError if the pool cannot be chosen.
     """
     strategy = topology.strategy
     if strategy.kind is not StrategyKind.ALL_REDUCE or strategy.on_worker_loss is not OnWorkerLoss.CONTINUE:
@@ -146,7 +148,7 @@ class Growth:
     changes: dict[str, Any] = field(default_factory=dict)
     """The fields of this desktop's record that change. Set once workers have joined the run."""
     _new: dict[str, AgentLink] = field(default_factory=dict)
-    """The link to the host, while it may hold resources for this addition alone."""
+    """The link to the host, as long as the host may hold resources only for this addition."""
     _asked: bool = False
     """Whether the primary was asked to add the workers."""
 
@@ -253,7 +255,7 @@ class Growth:
         return facts
 
     def _remove_remains(self, link: AgentLink) -> None:
-        """Removes the remains of an earlier, unsuccessful addition from the host."""
+        """Removes from the host what an earlier, unsuccessful addition has left."""
         try:
             link.call("run.remove", {"run_id": self.own.run_id, "by": desktop_identity()})
         except AgentRefused as refusal:
@@ -308,7 +310,7 @@ class Growth:
         )
         _, replicas = cluster_plan(planned, {self.host: site}, self.own.run_id, lineage=self.own.lineage or None)
         for replica in replicas:
-            if several and program.launcher is Launcher.TORCH:  # This matches a launch of all workers
+            if several and program.launcher is Launcher.TORCH:  # A launch of all workers would set the same value.
                 replica["env"].setdefault("OMP_NUM_THREADS", "1")
         return replicas
 

@@ -9,12 +9,13 @@ begun. If the primary does not answer, the launch raises StartUnknown and the bo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+from torchyard_agent.protocol.messages import Prepared
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError
 from torchyard_core.formatting import utc_now, utc_timestamp
@@ -30,6 +31,7 @@ from torchyard_core.launch.checks.preflight_client import PreflightClient
 from torchyard_core.launch.confirmations import Ask, confirm_outside_folder, confirm_size, no_answer, settle
 from torchyard_core.launch.lease_renewal import LeaseRenewal
 from torchyard_core.launch.planning import LaunchContext, Planner
+from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
@@ -57,10 +59,12 @@ class StartedRun:
     reserved: Reservation = field(default_factory=Reservation)
     snapshot: str | None = None
     """The root hash of the run's code; None without code."""
+    shown_replica: str = ""
+    """The replica whose log is shown while the run is followed."""
 
 
 class StartUnknown(HostError):
-    """Raised if the primary stops answering after the request to start, so that the run may have begun.
+    """Raised if the primary stops answering after the request to start. The run may then have begun.
 
     `started` is the run. The caller records it in the history as unconfirmed.
     """
@@ -91,27 +95,29 @@ class Launch:
     on_check: Callable[[Check], None] = lambda check: None
     """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
-    """Called with (step, done, total), in bytes for the step `sending` and in hosts for the others."""
+    """Called with (step, done, total). The unit is bytes for the step `sending`, and hosts for all other steps."""
     run_id: str = field(default_factory=new_run_id)
     ask: Ask = no_answer
-    """Answers questions such as the size confirmation, on the thread of `run`; by default none is answered."""
+    """Answers questions such as the size confirmation, on the thread of `run`. By default, no question is answered."""
     caches: Path | None = None
     """Folder for cached file hashes and bandwidths; None disables caching."""
     again: EndedRun | None = None
     """The ended run to restart with its own code."""
     reserving: LaunchCalendar | None = None
-    """The calendar in which GPUs are booked; None ignores bookings."""
+    """The calendar in which GPUs are booked. If this is None, the launch ignores bookings."""
     own: Sequence[RunRecord] = ()
     """The records of the earlier launches of this desktop."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
     """The links to all hosts that may hold resources for this launch."""
+    _root: str | None = None
+    """The root hash of the run's code, once it was sent."""
 
     def __post_init__(self) -> None:
         self._progress = LaunchProgress(self.on_event, self.on_check, self.on_progress)
         self._over = Event()
 
     def cancel(self) -> None:
-        """Asks `run()` to stop at the next opportunity and to undo the launch."""
+        """Asks `run()` to stop as soon as possible and to undo the launch."""
         self._progress.cancelled.set()
 
     def run(self) -> StartedRun:
@@ -129,7 +135,7 @@ class Launch:
         try:
             progress.emit("run_state", state="checking")
             imports = in_background(self._early_imports)
-            context = Planner(self.source, self.topology, self.hosts, progress, self._links, self.reserving).run()
+            context = self._plan()
             reserved = self._reserve(context.plan)
             early = progress.wait_for_all({"": imports})[""]
             if early and reserved.start_at is None:
@@ -146,24 +152,25 @@ class Launch:
                 root = self.again.snapshot
                 provide_code(self.again.run_id, root, self.again.links, context.links, self.hosts, progress)
             resume_from = self._resume_from()
+            self._root = root
             record = self._record(context.plan, reserved, early)
             lease.begin(context.plan.hosts, context.links)
             prepared = prepare(
-                *(self.run_id, self.name, context, root, record, progress, resume_from),
+                *(self.run_id, self.name, context, root, record, progress, self._ports(context.plan), resume_from),
                 later=reserved.start_at is not None,
             )
             if self.again is not None:
                 progress.report_checks([check_resumed(self.again, context.plan, prepared)])
             progress.report_checks(check_connectivity(context, prepared, progress))
             primary = context.links[context.primary]
-            started = StartedRun(self.run_id, context.plan, primary, dict(context.links), timings, reserved, root)
-            start(
-                *(self.run_id, self._lineage, self.topology, context, prepared, self.secret_values, progress, reserved),
-                spare_imports=early if self.topology.program.warm_spares else (),
+            started = StartedRun(
+                *(self.run_id, context.plan, primary, dict(context.links), timings, reserved, root),
+                shown_replica=self._shown_replica(context.plan),
             )
+            self._submit(context, prepared, reserved, early)
             lease.end()
             timings["submitted_s"] = progress.elapsed_s()
-        except BaseException:  # BaseException includes KeyboardInterrupt, after which hosts must be released.
+        except BaseException:  # BaseException includes KeyboardInterrupt, after which the hosts must also be released.
             self._over.set()
             lease.end()
             self.undo(started)
@@ -172,6 +179,31 @@ class Launch:
         if self.reserving is not None:
             self.reserving.begun()
         return started
+
+    def _plan(self) -> LaunchContext:
+        """Connects to hosts and plans the run. Raises the errors of `Planner.run`."""
+        return Planner(self.source, self.topology, self.hosts, self._progress, self._links, self.reserving).run()
+
+    def _ports(self, planned: Plan) -> Mapping[str, int]:
+        """Returns the number of ports that each host holds for the run."""
+        return ports_needed(planned)
+
+    def _submit(
+        self, context: LaunchContext, prepared: Mapping[str, Prepared], reserved: Reservation, early: Sequence[str]
+    ) -> None:
+        """Sends the run to its prepared hosts."""
+        start(
+            *(self.run_id, self._lineage, self.topology, context, prepared),
+            *(self.secret_values, self._progress, reserved),
+            spare_imports=early if self.topology.program.warm_spares else (),
+        )
+
+    def _shown_replica(self, planned: Plan) -> str:
+        return planned.worlds[0].master if planned.worlds else planned.replicas[0].name
+
+    def _planned(self, planned: Plan) -> list[dict[str, Any]]:
+        """Returns the replicas of the run for its records."""
+        return planned_replicas(planned)
 
     def undo(self, started: StartedRun | None) -> None:
         """Undoes the launch. `started` is the run if its primary was asked to start it.
@@ -237,7 +269,7 @@ class Launch:
             topology=self._text(),
             snapshot=started.snapshot,
             lineage=self._lineage,
-            planned=planned_replicas(started.plan),
+            planned=self._planned(started.plan),
             restarted_from=self.again.run_id if self.again is not None else "",
             booking=started.reserved.booking_id or "",
             reason="" if is_confirmed else f"{started.primary.host} has not said whether it has begun",
@@ -245,11 +277,11 @@ class Launch:
         )
 
     def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
-        """Takes the snapshot of the working folder while the checks that measure hosts and network are running.
+        """Runs the checks that measure hosts and network, and meanwhile takes the snapshot of the working folder.
 
         Returns the snapshot, or None if the run has no working folder on this computer.
         """
-        # A scheduled run acquires its GPUs later, so their current use does not matter.
+        # A scheduled run acquires its GPUs later, so the current use of the GPUs does not matter.
         preflight = PreflightClient(context, with_gpus=reserved.start_at is None)
         file = self.caches / "bandwidth.json" if self.caches is not None else None
         measuring = in_background(measure, context, file, self._over)
@@ -316,7 +348,7 @@ class Launch:
             "topology_file": self.source.source,
             "topology": self._text(),
             "strategy": self.topology.strategy.kind.value,
-            "replicas": planned_replicas(planned),
+            "replicas": self._planned(planned),
             "lineage": self._lineage,
             "early_imports": list(early),
             **({"restarted_from": self.again.run_id} if self.again is not None else {}),

@@ -1,4 +1,4 @@
-"""Renewal of the lease under which each host holds resources for a launch.
+"""Renews the launch lease, under which each host holds resources for a launch.
 
 A desktop that is suspended or disconnected does not renew the lease, so the hosts release the resources. Failed
 renewals are ignored, since `run.start` and `run.join` report a host that has ended the launch.
@@ -13,7 +13,7 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.launch.agent_interface import AgentLink
 
 RENEW_EVERY_S = 5.0
-"""Interval in seconds. It is a fraction of the keeper's `launch_lease_s`."""
+"""Interval between two renewals in seconds. It is a fraction of the keeper's `launch_lease_s`."""
 
 
 class LeaseRenewal:
@@ -25,7 +25,7 @@ class LeaseRenewal:
         self._over = Event()
 
     def begin(self, hosts: Sequence[str], links: Mapping[str, AgentLink]) -> None:
-        """Starts renewal on additional hosts. `links` is read at each renewal, since lost links are replaced there."""
+        """Starts renewal on additional hosts. Each renewal reads `links`, in which lost links are replaced."""
         # Each host has its own thread, so that a blocked connection does not delay the other renewals.
         for host in set(hosts) - self._hosts:
             in_background(self._renew, host, links)

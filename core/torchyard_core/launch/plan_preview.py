@@ -22,8 +22,8 @@ SECRET = "***"
 def host_python(host: HostFacts, program: Program) -> str:
     """Returns the host's interpreter for this program: from the fleet file, otherwise the one found on the host.
 
-    If the fleet file names none, the result is `python3` (the first on PATH) if none was found, or if the program has a
-    `setup`, which may activate an environment (`source .venv/bin/activate`).
+    If the fleet file names none, the result is `python3`, the first on PATH, in two cases: no interpreter was found, or
+    the program has a `setup`, which may activate an environment (`source .venv/bin/activate`).
     """
     if host.python:
         return host.python

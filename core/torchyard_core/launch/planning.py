@@ -25,7 +25,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
 PLANS = 4
-"""Maximum number of plans. Fresh facts can move replicas to other hosts, whose facts must be read, too."""
+"""Maximum number of plans. Fresh facts can move replicas to other hosts, whose facts must then be read, too."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LaunchContext:
 
 @dataclass
 class Planner:
-    """Plans a run and reads the facts of the planned hosts, until fresh facts of all planned hosts are known."""
+    """Plans a run and reads the facts of the planned hosts, until the facts of all planned hosts are fresh."""
 
     _source: TopologyFile
     _topology: Topology
@@ -89,8 +89,8 @@ class Planner:
                 *lines,
                 *check_versions(context.facts),
                 *check_torch_builds(planned, context.facts),
-                *check_working_folders(planned),
-                *check_sharding(planned),
+                *(line for run in self._plans_of_runs(planned) for line in check_working_folders(run)),
+                *(line for run in self._plans_of_runs(planned)[:1] for line in check_sharding(run)),
             ]
         )
         return context
@@ -100,7 +100,7 @@ class Planner:
 
         If there is no such plan, or no calendar, returns a plan on all GPUs.
 
-        A plan on all GPUs that cannot start contains its problems. If it can start, the calendar may raise its refusal.
+        If a plan on all GPUs cannot start, it contains the problems. If it can, the calendar may raise its refusal.
         """
         if self._reserving is not None:
             for choice in self._reserving.choices(known):
@@ -111,6 +111,10 @@ class Planner:
         if self._reserving is not None and planned.can_start:
             self._reserving.refuse(planned)
         return planned
+
+    def _plans_of_runs(self, planned: Plan) -> Sequence[Plan]:
+        """Returns the plans of the runs that `planned` consists of: one, except in a sweep."""
+        return [planned]
 
     def _plan(self, hosts: Sequence[HostFacts]) -> Plan:
         return plan(self._topology, hosts, found=self._source.check(hosts), line=self._source.line)
@@ -153,4 +157,4 @@ class Planner:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # If an error concerns no single host, this call raises it.
+                    reaching.result()  # If an error concerns no single host, this call raises it here.

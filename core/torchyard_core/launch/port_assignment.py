@@ -1,4 +1,4 @@
-"""Assignment of the ports that keepers hold to replicas and torch worlds."""
+"""Assigns the ports that keepers hold to replicas and to process groups of torch.distributed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchyard_core.formatting import counted
 from torchyard_core.launch.rank_assignment import Plan
 
 Port = int | str
-"""A port number or, in a preview in which no port is held, a placeholder text."""
+"""A port number. In a preview, which holds no ports, this is a placeholder text."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
 
 
 def _users(plan: Plan) -> dict[str, list[tuple[str, str]]]:
-    """Returns the users of ports by host. A user is (`replica` or `master`, name)."""
+    """Returns what needs a port on each host: pairs of `replica` or `master` and a name."""
     users: dict[str, list[tuple[str, str]]] = {host: [] for host in plan.hosts}
     host_of = {planned.name: planned.host for planned in plan.replicas}
     for planned in plan.replicas:

@@ -59,11 +59,12 @@ class LaunchProgress:
     def wait_for_all(self, answers: Answers, step: str = "") -> dict[str, Any]:
         """Waits for all answers and returns them by host.
 
-        Raises Cancelled at once, and the first TorchyardError after all hosts have answered.
+        Raises Cancelled as soon as the launch is cancelled. Raises the first TorchyardError after all hosts have
+        answered.
 
         Args:
             answers: The futures by host.
-            step: The name of the step for `on_progress`. With an empty name no progress is reported.
+            step: The name of the step for `on_progress`. If the name is empty, no progress is reported.
         """
         found: dict[str, Any] = {}
         pending = dict.fromkeys(answers.values())

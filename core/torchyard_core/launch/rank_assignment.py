@@ -1,4 +1,4 @@
-"""Hosts, gangs and ranks of the replicas of a run, computed from a topology and the facts of the hosts.
+"""Determines the hosts, gangs and ranks of the replicas of a run from a topology and the facts of the hosts.
 
 - A *gang* restarts together: all trainers of a synchronous strategy, or one worker group of an asynchronous strategy.
   Each replica of another role, such as a parameter server, is a separate gang.
@@ -109,7 +109,7 @@ class Plan:
 def plan(
     topology: Topology, hosts: Sequence[HostFacts], *, found: Sequence[Problem] = (), line: LineOf = no_lines
 ) -> Plan:
-    """Plans a run. Replicas that fit on no host are in the plan without a host.
+    """Plans a run. Replicas that fit on no host are in the plan, but have no host.
 
     Args:
         topology: The topology.

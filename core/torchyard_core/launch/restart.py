@@ -1,10 +1,9 @@
 """Restart of an ended run: the same topology and code, from its newest checkpoint or from the first step.
 
 For a run of this desktop, the history holds the topology's text and the root hash of the code. A record on a host that
-differs from the history prevents the restart. The files of the code are in the hosts' content-addressed stores, and the
-checkpoints in the run's folders. A host that is new to the run receives the code through this computer, and the
+differs from the history prevents the restart. The files of the code are in the hosts' snapshot stores, and the
+checkpoints are in the run's folders. A host that is new to the run receives the code through this computer, and the
 newest checkpoint through the chief's keeper (the agent's `keeper/checkpoints/checkpoint_replication.py`).
-
 For a run of another desktop, only the records on hosts exist. The user confirms the launch and names the secrets to
 send.
 """
@@ -53,10 +52,10 @@ class EndedRun:
 
     run_id: str
     lineage: str
-    """ID of the first run of the run's lineage, which names the folder of checkpoints that hosts share."""
+    """ID of the first run in the chain of restarts. It names the folder of checkpoints in a folder that hosts share."""
     name: str
     source: TopologyFile
-    """The topology as it was run, without a folder on this computer."""
+    """The topology as it was run, with no folder on this computer."""
     topology: Topology
     snapshot: str | None
     """Root hash of the run's code; None without code."""
@@ -65,7 +64,7 @@ class EndedRun:
     reported_by: str = ""
     """The host whose record describes the run; empty if this desktop launched it."""
     early_imports: tuple[str, ...] = ()
-    """Modules that the interpreters of the ranks could import before the program's code arrived."""
+    """The modules that the launch of this run allowed the ranks' interpreters to import before the code arrived."""
     from_beginning: bool = False
     """Whether the new run begins at the first step, with checkpoints of its own, instead of the newest checkpoint."""
 
@@ -130,7 +129,7 @@ def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
 
 
 def confirm_foreign_secrets(again: EndedRun) -> Confirmation | None:
-    """Returns the question about sending the secrets in a host's record.
+    """Returns the question about sending the values of the secrets that a host's record names.
 
     Returns None for a run of this desktop, or if the record names no secrets.
     """
@@ -155,7 +154,7 @@ def _command_line(program: Program) -> str:
 
 
 def _hosts_text(topology: Topology) -> str:
-    """Returns the hosts that pools and pins allow, as text."""
+    """Formats the hosts that pools and pins allow."""
     named = {host for pool in topology.pools for host in pool.hosts or ()}
     named |= {place.partition(":")[0] for place in topology.pins.values()}
     if any(not pool.hosts for pool in topology.pools):
@@ -164,7 +163,7 @@ def _hosts_text(topology: Topology) -> str:
 
 
 def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the names of the secrets in the topology, which will be sent.
+    """Returns the names of the topology's secrets whose values will be sent.
 
     Raises RunFailed for a secret that only a host's record contains, unless the user has named it (`runs restart
     --secret`).
@@ -183,7 +182,7 @@ def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ..
 
 
 def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str, Any]]:
-    """Returns the answers of the run's hosts to `run.show`, the primary's first."""
+    """Returns the answers of the run's hosts to `run.show`. The primary's answer comes first."""
     order = [run.primary, *(host for host in run.hosts if host != run.primary)]
     asked: dict[str, Future[Any]] = {
         host: links[host].submit("run.show", {"run_id": run.run_id}) for host in order if host in links

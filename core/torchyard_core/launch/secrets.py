@@ -1,4 +1,4 @@
-"""Values of secrets, from this computer's environment or keyring."""
+"""The values of secrets, which come from this computer's environment or keyring."""
 
 from __future__ import annotations
 

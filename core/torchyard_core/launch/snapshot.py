@@ -28,7 +28,7 @@ CREDENTIALS = (
 """Patterns of files that are not sent unless `exclude` or .gitignore includes them by a pattern such as `!.env`."""
 MAX_FILES = 100_000
 MAX_LIST = MAX_LINE - 4096
-"""Maximum size in bytes of the list of files, which must fit into one message."""
+"""Maximum size in bytes of the list of files. The list must fit into one message."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def take_snapshot(
     Args:
         folder: The working folder.
         exclude: Patterns in the syntax of .gitignore.
-        cancelled: Ends the reading, after which the snapshot is incomplete.
+        cancelled: If it is set, reading ends and the snapshot is incomplete.
         caches: The folder of cached hashes. Unchanged files are not read again.
         before_reading: Called with the list of files. It may raise an error.
 

@@ -21,17 +21,20 @@ from torchyard_core.next_steps import CheckHosts, SetField, SetHostField
 PIECE = 1 << 20
 """Maximum number of bytes of file content in one message."""
 IN_FLIGHT = 4
-"""Number of unanswered messages: enough to fill the link, and few enough to cancel quickly."""
+"""Number of unanswered messages. It is large enough to fill the link, and small enough to cancel quickly."""
 ANSWER_TIMEOUT_S = 300.0
 ASK_AGAIN_S = 0.25
-"""Interval in seconds at which the state of another upload to the same store is requested."""
+"""Interval in seconds at which the upload asks for the state of another upload to the same store."""
 TRIES = 3
-"""Maximum number of attempts to upload a snapshot, since garbage collection may remove files of an incomplete one."""
+"""Maximum number of attempts to upload a snapshot.
+
+Further attempts are necessary if garbage collection removes files of a snapshot that is not yet complete.
+"""
 ROOM = 100_000_000
 """Free bytes that a host's disk must have for logs and outputs, in addition to the code."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with (bytes sent, bytes to send)."""
+"""A callback that is called with (bytes sent, bytes to send)."""
 
 
 def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:
@@ -39,7 +42,7 @@ def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress
 
     If several hosts share a home folder, one of them receives the snapshot and the others wait.
 
-    Files that have arrived completely are kept, so that an interrupted upload can be resumed.
+    Files that have arrived completely are kept, so an interrupted upload can be resumed.
 
     Raises:
         RunFailed: A file changed during the upload or cannot be read, or the host has too little free disk space.
@@ -197,7 +200,7 @@ def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts,
 
 
 def _reconnect(host: str, hosts: Hosts, progress: LaunchProgress) -> AgentLink:
-    """Opens a new link after a pause. Raises HostError if this fails, and Cancelled."""
+    """Opens a new link after a pause. Raises HostError if this fails, or Cancelled."""
     if progress.cancelled.wait(PAUSE_S):
         raise Cancelled
     link = hosts.reach([host], lambda name, found: None)[host]

@@ -1,4 +1,4 @@
-"""The last phase of a launch: preparing a keeper on every host, and submitting the run, or undoing both."""
+"""The last phase of a launch: prepares a keeper on every host and submits the run, or undoes both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-from torchyard_agent.protocol.messages import Join, Member, Policy, Prepare, Prepared, Start
+from torchyard_agent.protocol.messages import Cluster, Join, Member, Policy, Prepare, Prepared, ReplicaPlan, Start
+from torchyard_agent.protocol.sweep_messages import Sweep
 from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused, HostError
 from torchyard_core.identity import desktop_identity
@@ -17,7 +18,6 @@ from torchyard_core.launch.calendar_port import Reservation
 from torchyard_core.launch.environment import PreparedHost, cluster_plan
 from torchyard_core.launch.plan_preview import host_python
 from torchyard_core.launch.planning import LaunchContext
-from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Topology
 
@@ -35,6 +35,7 @@ def prepare(
     root: str | None,
     record: dict[str, Any],
     progress: LaunchProgress,
+    ports: Mapping[str, int],
     resume_from: str | None = None,
     *,
     later: bool = False,
@@ -48,6 +49,7 @@ def prepare(
         root: The root hash of the snapshot; None without code.
         record: The run's record, which hosts store.
         progress: The callbacks of the launch.
+        ports: The number of ports that each host holds.
         resume_from: The run whose checkpoints on each host are copied for the new run.
         later: Whether GPUs are acquired only at the scheduled start of the run.
 
@@ -59,7 +61,6 @@ def prepare(
     secret = secrets.token_hex(32)
     planned = context.plan
     towards = primary_address(context)
-    ports = ports_needed(planned)
     pending: Answers = {}
     for host in planned.hosts:
         site, link = context.hosts[host], context.links[host]
@@ -113,7 +114,7 @@ def start(
     reserved: Reservation,
     spare_imports: Sequence[str] = (),
 ) -> None:
-    """Submits the run to the primary's keeper, and the primary's address to the other keepers.
+    """Sends the run to the primary's keeper, and the primary's address to the other keepers.
 
     Each rank gets a spare interpreter that imports `spare_imports`, unless `spare_imports` is empty.
     """
@@ -133,28 +134,62 @@ def start(
         for host in planned.hosts
     ]
     cluster, replicas = cluster_plan(planned, sites, run_id, lineage=lineage)
-    begin = Start(
-        members=members,
-        cluster=cluster,
-        replicas=replicas,
-        policy=Policy(
-            ends_with=topology.ends_with.value,
-            stop_grace_s=program.stop_grace_s,
-            failure_grace_s=program.failure_grace_s,
-            host_wait_s=program.host_wait_s,
-            max_restarts=program.max_restarts,
-            min_replicas={pool.name: pool.min_replicas for pool in topology.pools if pool.min_replicas is not None},
-            on_worker_loss=topology.strategy.on_worker_loss.value,
+    submit(
+        *(
+            run_id,
+            context,
+            members,
+            cluster,
+            replicas,
+            policy_of(topology),
+            topology,
+            secret_values,
+            progress,
+            reserved,
         ),
-        setup=list(program.setup),
-        secrets=secret_values,
-        notify=program.notify,
         carry=program.checkpoint_dir is None,
-        spare_imports=list(spare_imports),
-        start_at=reserved.start_at.isoformat() if reserved.start_at else None,
-        booking=_booking(reserved),
+        spare_imports=spare_imports,
     )
-    primary, *others = planned.hosts
+
+
+def policy_of(topology: Topology) -> Policy:
+    """Returns the rules for the end and the restarts of a run."""
+    program = topology.program
+    return Policy(
+        ends_with=topology.ends_with.value,
+        stop_grace_s=program.stop_grace_s,
+        failure_grace_s=program.failure_grace_s,
+        host_wait_s=program.host_wait_s,
+        max_restarts=program.max_restarts,
+        min_replicas={pool.name: pool.min_replicas for pool in topology.pools if pool.min_replicas is not None},
+        on_worker_loss=topology.strategy.on_worker_loss.value,
+    )
+
+
+def submit(
+    run_id: str,
+    context: LaunchContext,
+    members: list[Member],
+    cluster: Cluster,
+    replicas: list[ReplicaPlan],
+    policy: Policy,
+    topology: Topology,
+    secret_values: dict[str, str],
+    progress: LaunchProgress,
+    reserved: Reservation,
+    *,
+    carry: bool,
+    spare_imports: Sequence[str] = (),
+    sweep: Sweep | None = None,
+) -> None:
+    """Sends the run to the primary's keeper, and the primary's address to the other keepers."""
+    begin = run_start(
+        *(topology, members, cluster, replicas, policy, secret_values, reserved),
+        carry=carry,
+        spare_imports=spare_imports,
+        sweep=sweep,
+    )
+    primary, *others = context.plan.hosts
     pending: Answers = {}
     for host in others:
         join = {**Join(primary=members[0]), "run_id": run_id}
@@ -164,6 +199,37 @@ def start(
     )
     progress.wait_for_all(pending, "starting")
     progress.stop_if_cancelled()  # The run has begun. The caller handles the error by ending the run.
+
+
+def run_start(
+    topology: Topology,
+    members: list[Member],
+    cluster: Cluster,
+    replicas: list[ReplicaPlan],
+    policy: Policy,
+    secret_values: dict[str, str],
+    reserved: Reservation,
+    *,
+    carry: bool,
+    spare_imports: Sequence[str] = (),
+    sweep: Sweep | None = None,
+) -> Start:
+    """Returns the parameters of `run.start`."""
+    program = topology.program
+    return Start(
+        members=members,
+        cluster=cluster,
+        replicas=replicas,
+        policy=policy,
+        setup=list(program.setup),
+        secrets=secret_values,
+        notify=program.notify,
+        carry=carry,
+        spare_imports=list(spare_imports),
+        start_at=reserved.start_at.isoformat() if reserved.start_at else None,
+        booking=_booking(reserved),
+        sweep=sweep,
+    )
 
 
 def _booking(reserved: Reservation) -> dict[str, Any] | None:
@@ -202,9 +268,9 @@ def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None =
 
 
 def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
-    """Stops the run on all hosts without grace, and removes its folders when its keepers have exited.
+    """Stops the run on all hosts immediately, and removes its folders when its keepers have exited.
 
-    The removal is tried for up to TAKE_BACK_S seconds. Returns the hosts on which nothing is left.
+    The removal is tried for up to TAKE_BACK_S seconds. Returns the hosts on which no folder of the run is left.
     """
     by = desktop_identity()
     stop = {"run_id": run_id, "reason": f"cancelled by {by} during the launch", "force": True, "by": by}
@@ -225,7 +291,7 @@ _KEEPER_LEFT = ("run_over", "disconnected")
 
 
 def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
-    """Sends a request to all hosts. Futures that take longer than TAKE_BACK_S are returned unfinished."""
+    """Sends a request to all hosts. After TAKE_BACK_S, also returns futures that have no answer yet."""
     answers = {host: link.submit(method, params) for host, link in links.items()}
     wait(answers.values(), timeout=TAKE_BACK_S)
     return answers

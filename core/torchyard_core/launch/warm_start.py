@@ -1,4 +1,4 @@
-"""Warm start: starting interpreters and importing torch while the launch is still in progress (docs/launch.md).
+"""Warm start: interpreters start and import torch while the launch is still in progress (docs/launch.md).
 
 Torch is imported early only for a program that imports it and in which no statement can affect the import: none sets an
 environment variable that is read at the start of a program, or changes `sys.path` other than by appending to it.
@@ -19,7 +19,10 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.topology.model import Launcher, Program
 
 IMPORTS = ("torch", "torch._dynamo")
-"""Modules that may be imported early. Each optimizer imports the second one, which takes as long as torch itself."""
+"""Modules that may be imported early.
+
+Each optimizer imports the second module, which takes as long as importing torch itself.
+"""
 IMPORT_TORCH = frozenset(
     (
         *("torch", "torchyard_roles", "torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics"),
@@ -28,7 +31,7 @@ IMPORT_TORCH = frozenset(
 )
 MOST_FILES = 200
 MOST_BYTES = 4 * 1024 * 1024
-"""Maximum total size in bytes of the analysed files. Larger programs have no early imports."""
+"""Maximum total size in bytes of the analysed files. A larger program gets no early imports."""
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 """Errors of the analysis. They are ignored, since the program itself reports them when it runs."""
 
@@ -63,7 +66,7 @@ def imports_package(program: Program, folder: Path | None, package: str) -> bool
 
 
 def start_early(context: LaunchContext, run_id: str, imports: tuple[str, ...]) -> None:
-    """Requests the early start of the interpreters on every host without waiting for it.
+    """Asks every host to start the interpreters early, and does not wait for the answers.
 
     A host that cannot start interpreters early starts the ranks as usual.
     """
@@ -138,7 +141,7 @@ class _Program:
 
 
 def _precedes_imports(node: ast.AST) -> bool:
-    """Returns whether the expression may affect an import of torch, so that it must be executed before the import."""
+    """Returns whether the expression may affect an import of torch. It must then be executed before the import."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
         return _is(node.value, "path") or (_is(node.value, "environ") and _may_matter(node.slice))
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 NO_AGENT = "no agent"
-"""The `check_failure` of a host on which the login works."""
+"""The `check_failure` of a host on which the login works but no agent is installed."""
 PortRange = tuple[int, int]
 """First and last port, both included."""
 
@@ -35,7 +35,7 @@ class HostFacts:
     checked: bool = False
     """False for a host that was never checked, whose capacity is assumed to be unlimited."""
     check_failure: str = ""
-    """The state in which a check left a host that is not `checked`, such as `unreachable`; "" if none was made."""
+    """If the host is not `checked`, the state found by the last attempt to check it, such as `unreachable`, or ""."""
     busy_gpus: frozenset[str] = frozenset()
     """UUIDs of GPUs that are not free: those in use, and those in `gpu_bookings` and `gpu_exclusions`."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class HostFacts:
     gpu_exclusions: Mapping[str, str] = field(default_factory=dict)
     """Reasons why a launch may not use free GPUs, by UUID: `outside the booking`. These GPUs are in `busy_gpus`."""
     booked_by: str = ""
-    """Another user's booking of a host without GPUs in the planned time. Nothing is placed on a booked host."""
+    """Another user's booking of a host without GPUs in the planned time. No replica is placed on such a host."""
     use_known: bool = True
-    """False if the current use of the GPUs is unknown. They then count as free, but are not shown as free."""
+    """False if the current use of the GPUs is unknown. The GPUs then count as free, but are not shown as free."""
     port_range: PortRange | None = None
     """Ports that the firewall allows between hosts; None for any port."""
     data_address: str | None = None
@@ -62,7 +62,7 @@ class HostFacts:
 
     @property
     def unchecked_reason(self) -> str:
-        """Returns why the capacity of a host that is not `checked` is unknown: `has not been checked`."""
+        """Returns why the capacity of a host that is not `checked` is unknown, for example `has not been checked`."""
         if self.lacks_agent:
             return "has no agent yet"
         return f"could not be checked ({self.check_failure})" if self.check_failure else "has not been checked"
@@ -76,7 +76,10 @@ class HostFacts:
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     def user_of(self, gpu: Gpu) -> str | None:
-        """Returns the login of the user of a GPU, "" for a busy GPU without a known user, or None for another GPU."""
+        """Returns the login of the user of a GPU.
+
+        Returns "" if the GPU is busy but its user is unknown, and None for any other GPU.
+        """
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
 
     def why_taken(self, gpu: Gpu) -> str | None:

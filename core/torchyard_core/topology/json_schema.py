@@ -9,7 +9,10 @@ import ast
 import inspect
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from pydantic import BaseModel
 
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.topology import model
@@ -21,23 +24,33 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def topology_schema() -> dict[str, Any]:
     """Returns the schema with each key's description."""
-    schema: dict[str, Any] = Topology.model_json_schema()
-    _describe(schema)
+    return document_schema(Topology, model, "Torchyard topology")
+
+
+def document_schema(root: type[BaseModel], module: ModuleType, title: str) -> dict[str, Any]:
+    """Returns the schema of a document with each key's description, which is its docstring in `module`."""
+    schema: dict[str, Any] = root.model_json_schema()
+    _describe(schema, root.__name__, module)
     schema = _tidied(schema)
-    return {"$schema": DIALECT, "title": "Torchyard topology", **schema}
+    return {"$schema": DIALECT, "title": title, **schema}
 
 
 def schema_text() -> str:
-    return json.dumps(topology_schema(), indent=2, ensure_ascii=False) + "\n"
+    return as_text(topology_schema())
 
 
-def _describe(schema: dict[str, Any]) -> None:
+def as_text(schema: dict[str, Any]) -> str:
+    """Returns a schema as the content of its file in `resources`."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _describe(schema: dict[str, Any], root: str, module: ModuleType) -> None:
     """Adds each key's docstring to the schema.
 
-    pydantic could read the docstrings, but would do so at every start of the program.
+    pydantic could read the docstrings itself, but it would do so at every start of the program.
     """
-    blocks = {"Topology": schema, **schema["$defs"]}
-    for node in ast.parse(inspect.getsource(model)).body:
+    blocks = {root: schema, **schema["$defs"]}
+    for node in ast.parse(inspect.getsource(module)).body:
         if not isinstance(node, ast.ClassDef):
             continue
         keys = blocks.get(node.name, {}).get("properties", {})

@@ -68,15 +68,15 @@ def cloudml_machines() -> tuple[Machine, ...]:
 
 
 def accelerators() -> Mapping[str, Mapping[str, Any]]:
-    """Returns the GPU names of Vertex AI and CloudML with `gpu_model`, and `gpu_memory_gb` if it is known."""
+    """Returns the GPU names of Vertex AI and CloudML, each with its `gpu_model`, and `gpu_memory_gb` if known."""
     known: Mapping[str, Mapping[str, Any]] = _data()["accelerators"]
     return known
 
 
 def machine_with(accelerator: str, count: int) -> str | None:
-    """Returns the machine type that has `count` of these GPUs built in.
+    """Returns the machine type that has `count` GPUs of this kind built in.
 
-    Returns None for another count, and for a GPU that is not built into machine types.
+    Returns None if there is no such machine type.
     """
     found: str | None = _data()["machines_with"].get(accelerator, {}).get(str(count))
     return found

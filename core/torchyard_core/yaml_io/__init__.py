@@ -1,1 +1,1 @@
-"""YAML with positions: parsing, validation against models, and writing."""
+"""YAML with positions: parsing, validation against models, and output."""

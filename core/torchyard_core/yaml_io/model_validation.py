@@ -6,6 +6,7 @@ import json
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from enum import Enum
 from itertools import islice
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -15,18 +16,21 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from torchyard_core.problems import MAX_PROBLEMS, LineOf, Place, Problem, did_you_mean
+from torchyard_core.problems import MAX_PROBLEMS, LineOf, Place, Problem, did_you_mean, no_lines
 from torchyard_core.yaml_io.parser import shown
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(
-    model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf
+    model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf, column: LineOf = no_lines
 ) -> tuple[Model | None, list[Problem]]:
     """Returns the data as an instance of the model, or None and the problems of the data.
 
     Text may be written as a bare number (`args: [--epochs, 2]`). An optional key without a value is treated as absent.
+
+    Args:
+        column: Returns the column of a location, for problems that name it.
     """
     result = _attempt(model, data)
     if isinstance(result, list) and (normalized := _normalized(model, data, result, written)) is not None:
@@ -35,7 +39,7 @@ def validate(
     if not isinstance(result, list):
         return result, []
     errors = list(islice(_distinct(result), MAX_PROBLEMS))
-    problems = [_problem(model, error, data, line) for error in errors]
+    problems = [replace(_problem(model, error, data, line), column=column(_place(error))) for error in errors]
     found = list(zip(errors, problems, strict=True))
     unknown = [(_place(error)[:-1], problem.message) for error, problem in found if problem.code == "unknown-key"]
     kept = [problem for error, problem in found if not _is_misspelled(error, unknown)]
@@ -43,7 +47,7 @@ def validate(
 
 
 def _is_misspelled(error: ErrorDetails, unknown: Sequence[tuple[Place, str]]) -> bool:
-    """Returns whether a missing key is probably misspelled, given the (block, message) of unknown keys."""
+    """Returns whether a missing key is probably misspelled, judging by the unknown keys, given as (block, message)."""
     place = _place(error)
     return error["type"] == "missing" and any(
         block == place[:-1] and f"did you mean `{place[-1]}`" in message for block, message in unknown
@@ -61,7 +65,7 @@ def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
 def _normalized(
     model: type[BaseModel], data: Any, errors: list[ErrorDetails], written: Mapping[Place, str]
 ) -> Any | None:
-    """Returns the data with corrected differences of notation, or None if there are no such differences."""
+    """Returns the data with corrected notation, for example numbers as text, or None if there is nothing to correct."""
     normalized = None
     for error in errors:
         place = _place(error)
@@ -206,7 +210,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """Returns the limits of a field as text, or the maximum length if the field's text is too long."""
+    """Returns the limits of a field as text. If the field's text is too long, returns its maximum length."""
     field = _fields_around(model, place).get(str(place[-1]))
     least: object = None
     most: object = None

@@ -20,7 +20,10 @@ from torchyard_core.yaml_io.syntax_errors import explain_yaml_error, problem_at
 
 MAX_DEPTH = 64
 MAX_VALUES = 400_000
-"""Maximum number of values of a document after the expansion of aliases, as protection against attacks."""
+"""Maximum number of values of a document after the expansion of aliases.
+
+The limit protects against texts that grow exponentially by aliases.
+"""
 MAX_DIGITS = 18
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,4 +1,4 @@
-"""Writing of plain data as readable YAML."""
+"""Writes plain data as readable YAML."""
 
 from __future__ import annotations
 

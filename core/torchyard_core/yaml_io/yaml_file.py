@@ -1,4 +1,4 @@
-"""Reading of YAML files that users write: topology, fleet and settings."""
+"""Reads YAML files that users write: topology, fleet and settings."""
 
 from __future__ import annotations
 
@@ -49,6 +49,21 @@ class Document:
                 return self.spans[part].line
         return None
 
+    def column(self, place: Place) -> int | None:
+        """Returns the column, counted from 1, of the value at a location, or of the nearest enclosing one in the file.
+
+        If the value begins below its key, whose line is `line(place)`, the column is that of the key.
+        """
+        line = self.line(place)
+        for length in range(len(place), -1, -1):
+            span = self.spans.get(place[:length])
+            if span is not None and line is not None:
+                if span.line == line:
+                    return span.start - self.text.rfind("\n", 0, span.start)
+                text = self.text.splitlines()[line - 1]
+                return len(text) - len(text.lstrip(" -")) + 1
+        return None
+
     def stop(self, line: int | None, message: str, hint: str = "") -> FileProblem:
         """Returns a FileProblem with this file and the line in its message."""
         return problem_at(self.source, line, message, hint)
@@ -91,7 +106,7 @@ def read_text(path: Path, source: str | None = None) -> str:
 
 
 def path_exists(path: Path) -> bool:
-    """Returns whether a path exists. Returns True if this is unknown, so that reading the file reports the error."""
+    """Returns whether a path exists. Returns True if this is unknown; reading the file then reports the error."""
     try:
         path.lstat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Agenda: a table of the bookings on the shown days. Screen readers can read it row by row."""
+"""The agenda: a table of the bookings on the shown days, which screen readers can read row by row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Index = QModelIndex | QPersistentModelIndex
 
 
 class Agenda(QTableView):
-    """Table of bookings. Enter or a double click on a row emits `activated_` with the ID of its booking."""
+    """Table of bookings. Enter or a double click on a row emits `activated_` with the booking's ID."""
 
     chosen = Signal(str)
     activated_ = Signal(str)
@@ -48,7 +48,7 @@ class Agenda(QTableView):
         """Fills the table with the bookings on the shown days that match the filter, sorted by start.
 
         Args:
-            chosen: ID of the booking to select if no row is current.
+            chosen: ID of the booking that is selected if there is no current row.
         """
         lanes = {slot.id for row in picture.lanes.rows for slot in row.slots}
         shown = [
@@ -70,7 +70,7 @@ class Agenda(QTableView):
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         self._is_chosen_by_user = False
-        super().focusInEvent(event)  # If there is no current row, Qt makes the first row the current one.
+        super().focusInEvent(event)  # If there were no current row, Qt would make the first row the current one.
         self._is_chosen_by_user = True
 
     def _moved(self, current: QModelIndex, before: QModelIndex) -> None:

@@ -1,4 +1,4 @@
-"""Reminder above every page that one of the user's bookings ends soon, with a button to extend it if possible."""
+"""Reminds the user above every page that a booking ends soon, with a button to extend the booking if possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_MS = 15_000
 
 
 class BookingReminder(QObject):
-    """Shows a reminder while one of the user's bookings in use is about to end, until the user dismisses it."""
+    """Shows a reminder while a booking of the user that is in use is about to end, until the user dismisses it."""
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class BookingReminder(QObject):
         model.changed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Shows the due reminder whose booking ends first, except dismissed ones. Hides the bar if there is none."""
+        """Shows the reminder for the booking that ends first, unless it was dismissed. Hides the bar if no reminder is
+        due.
+        """
         model = self._model
         seen = model.seen
         found = reminders(seen.bookings, seen.person, model.now, model.in_use, self._with_run())
@@ -95,7 +97,7 @@ class BookingReminder(QObject):
         return " ".join(filter(None, (text, self._after(soon), self._problem)))
 
     def _after(self, soon: Reminder) -> str:
-        """Returns text about the time after the booking: whether its run continues, or which booking follows."""
+        """Returns a text about what follows after the booking: whether its run continues, or which booking begins."""
         follower = soon.follower
         if soon.booking.stop_at_end:
             return self.tr("The run is then stopped.")
@@ -130,7 +132,7 @@ class BookingReminder(QObject):
 
 
 BEFORE = timedelta(minutes=15)
-"""Time before the end at which a reminder appears."""
+"""How long before the end of a booking the reminder appears."""
 LONGER = timedelta(hours=1)
 STEP = timedelta(minutes=15)
 
@@ -140,7 +142,8 @@ class Reminder:
     """A booking that ends soon.
 
     `follower` is the next booking on one of the same GPUs if that booking starts less than an hour later. `longer` is
-    the time by which the booking can be extended: an hour, or the time until the follower in whole quarters of an hour.
+    the time by which the booking can be extended: an hour, or less if the follower begins earlier, in whole quarters of
+    an hour.
     """
 
     booking: Booking
@@ -149,14 +152,14 @@ class Reminder:
 
     @property
     def key(self) -> tuple[str, datetime]:
-        """Key of the reminder. A reminder whose key has been dismissed is not shown again."""
+        """Identifies the reminder. When the user dismisses a reminder, it is not shown again."""
         return self.booking.id, self.booking.end
 
 
 def reminders(
     bookings: Collection[Booking], person: str, now: datetime, in_use: Collection[str], with_run: Collection[str]
 ) -> tuple[Reminder, ...]:
-    """Returns the due reminders of a person, sorted by the end of the booking.
+    """Returns the reminders for a person that are due, sorted by the end of the booking.
 
     Args:
         in_use: IDs of the slots in use.

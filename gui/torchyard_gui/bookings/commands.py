@@ -34,13 +34,14 @@ HOUR = timedelta(hours=1)
 class BookingCommands(QObject):
     """Runs each change on a thread.
 
-    The signals `undoable`, `redoable` and `succeeded` carry a message for the user; `failed` carries an error.
+    The signals `undoable`, `redoable` and `succeeded` are emitted with a message for the user, and `failed` with an
+    error.
     """
 
     undoable = Signal(str)
-    """Emitted with a description of a change that `undo` reverts."""
+    """Emitted with the description of a change that `undo` can revert."""
     redoable = Signal(str)
-    """Emitted with a description of a change that was undone, and that `redo` makes again."""
+    """Emitted with the description of a change that has been undone, and that `redo` can make again."""
     succeeded = Signal(str)
     failed = Signal(object)
     done = Signal(str)
@@ -56,12 +57,12 @@ class BookingCommands(QObject):
         self._is_busy = False
 
     def draft(self, gpus: Sequence[str], start: float, end: float, title: str = "") -> Draft:
-        """Returns a draft with the user as the owner."""
+        """Returns a draft whose owner is the user."""
         return Draft(title or self.title, tuple(gpus), utc(start), utc(end), self.model.seen.zone)
 
     @property
     def title(self) -> str:
-        """Returns the default title of a new booking."""
+        """Returns the title that a new booking has by default."""
         return self.tr("Reserved")
 
     def book(self, draft: Draft) -> None:
@@ -71,7 +72,7 @@ class BookingCommands(QObject):
         self.book(Draft(title.strip() or self.title, fit.gpus, fit.start, fit.end, self.model.seen.zone))
 
     def booked(self, new: tuple[Booking, ...]) -> None:
-        """Records new bookings, so that they can be undone."""
+        """Records new bookings, so that the user can undo them."""
         first = new[0]
         self._remember(self.tr("book “{title}”").format(title=first.title), made(new))
         if len(new) > 1:
@@ -156,16 +157,16 @@ class BookingCommands(QObject):
         self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
 
     def forget(self) -> None:
-        """Forgets all changes. Called when another calendar is opened."""
+        """Forgets all changes. Called when another calendar has been opened."""
         self._waiting.clear()
-        self.history = ChangeHistory()  # A step in progress belongs to the other calendar's history.
+        self.history = ChangeHistory()  # If a step is in progress, it belongs to the history of the old calendar.
         self.history_changed.emit()
 
     def undo(self) -> None:
-        """Undoes the user's last change that is not undone yet.
+        """Undoes the user's last change that has not been undone.
 
-        Where a booking was changed in the meantime, and where the store refuses, that booking stays as it is, and the
-        change can no longer be undone. If the calendar is unreachable, it can be undone later.
+        If a booking was changed in the meantime, or if the store refuses, the booking stays as it is, and the change
+        can no longer be undone. If the calendar is unreachable, the change can be undone later.
         """
         self._step(undoes=True)
 

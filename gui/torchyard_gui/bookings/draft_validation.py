@@ -1,6 +1,5 @@
-"""Validation of a draft against the loaded part of the calendar, during a drag or a keyboard edit. Independent of Qt.
-
-No database access is needed. The store validates the draft again when it is booked.
+"""Validation of a draft against the loaded part of the calendar, during a drag or a keyboard edit. Does not depend on
+Qt.\n\nThe validation needs no access to the database. When the draft is booked, the store validates it again.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class LoadedCalendar:
     is_admin: bool
     now: datetime
     away: str = ""
-    """Why nothing can be booked while the database is unavailable; else empty."""
+    """Why nothing can be booked if the database is unavailable; otherwise empty."""
 
     @cached_property
     def live_on(self) -> Mapping[str, Sequence[Booking]]:
         """Returns the live bookings by GPU.
 
-        They are computed on first access, because few updates of the calendar are followed by a drag.
+        They are computed only when they are needed, because few updates of the calendar are followed by a drag.
         """
         found: dict[str, list[Booking]] = {}
         for booking in self.bookings:

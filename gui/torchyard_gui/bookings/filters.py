@@ -1,4 +1,4 @@
-"""Filter of the calendar by hosts, GPU models, owners and text. Independent of Qt."""
+"""Filters the calendar by hosts, GPU models, owners and text. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torchyard_gui.bookings.calendar.lanes import short_model
 class Filter:
     """Conditions of the filter; an empty condition matches everything.
 
-    Lanes of other hosts and models are hidden. Bookings with another owner or without the text are drawn pale instead,
-    because their GPUs are still booked.
+    Lanes of other hosts and models are hidden. Bookings with another owner or without the text are not hidden but drawn
+    pale, because their GPUs are nevertheless booked.
     """
 
     hosts: frozenset[str] = frozenset()

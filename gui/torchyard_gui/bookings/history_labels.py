@@ -1,4 +1,4 @@
-"""Texts for the history of a booking, in the words and times of the Bookings page."""
+"""Texts for the history of a booking, in the words and time format of the Bookings page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ translate = labels.translate
 
 @dataclass(frozen=True)
 class HistoryView:
-    """The slots, the user, the zone and the time for which a history is described."""
+    """The slots, the user, the time zone and the current time that are needed to describe a history."""
 
     slots: Sequence[Slot]
     me: str

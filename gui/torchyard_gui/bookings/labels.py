@@ -18,7 +18,7 @@ translate = QCoreApplication.translate
 
 
 def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
-    """Returns an error as sentences. The first word is capitalized only if it consists of letters, unlike `gpu-a:0`."""
+    """Returns an error as sentences. If the first word is a name such as `gpu-a:0`, it is not capitalized."""
     message = error.message
     if message.partition(" ")[0].isalpha():
         message = message[0].upper() + message[1:]
@@ -52,7 +52,7 @@ def end_text(booking: Booking, zone: str) -> str:
     """Returns the end of a booking as `to 18:00`, with the day if it differs from the day of the start."""
     until = booking.until
     words = clock(until, zone)
-    # An end at midnight counts as part of the previous day.
+    # If the end is at midnight, it counts as part of the previous day.
     if local_day(booking.start, zone) != local_day(until - timedelta(seconds=1), zone):
         words = f"{day_name(local_day(until, zone), 'ddd')} {words}"
     return translate("Bookings", "to {time}").format(time=words)
@@ -130,7 +130,7 @@ def slots_count(gpus: Iterable[str]) -> str:
 
 
 def state_text(booking: Booking, now: datetime) -> str:
-    """Returns the state of a booking now. A booking that holds its GPUs is booked, running or ended."""
+    """Returns the state of a booking at the present time. A booking that holds its GPUs is booked, running or ended."""
     if not booking.state.is_live:
         return state_name(booking.state)
     if booking.end <= now:
@@ -152,7 +152,7 @@ def state_name(state: State) -> str:
 
 
 def unavailable_text(seen: CalendarState, now: datetime) -> str:
-    """Returns text that states why booking is impossible, and how old the shown calendar is, if one was loaded."""
+    """Returns a text that says why nothing can be booked, and how old the shown calendar is if one has been loaded."""
     if seen.as_of is None:
         return translate("Bookings", "The calendar is unreachable and was never loaded here. Nothing can be booked.")
     when = clock(seen.as_of, seen.zone)

@@ -1,4 +1,4 @@
-"""Legend below the calendar: colours of the owners, marks of use, and the location of the calendar."""
+"""The legend below the calendar: colours of owners, marks for use, and where the calendar is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AlignLeft = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 class Legend(QFrame):
-    """The legend. For a private calendar, it has a button that emits `share_wanted`."""
+    """The legend. If the calendar is private, it has a button that emits `share_wanted`."""
 
     share_wanted = Signal()
 
@@ -40,9 +40,9 @@ class Legend(QFrame):
 
 
 class _Key(QWidget):
-    """Entries of the legend: the owners with their colours, then the marks of use.
+    """The entries of the legend: owners with their colours, and then the marks for use.
 
-    Entries that do not fit are omitted.
+    Entries that do not fit are left out.
     """
 
     def __init__(self, parent: QWidget | None = None):

@@ -72,7 +72,8 @@ class BookingActions(PageActions):
     ) -> None:
         """Enables or disables the actions for the selected booking and the state of the calendar.
 
-        `undoes` describes the change that Undo would revert, and `redoes` that of Redo; "" if there is none.
+        `undoes` describes the change that Undo would revert, and `redoes` the change that Redo would make again. They
+        are "" if there is no such change.
         """
         can = can_change and seen.is_live
         for action in (self.edit, self.extend, self.shorten, self.release):
@@ -97,6 +98,6 @@ class BookingActions(PageActions):
         return menu
 
     def _name_rules(self, *, is_admin: bool) -> None:
-        """Sets the text of the action for the rules. Users who are not admins can only view the rules."""
+        """Sets the text of the action for the rules, which only admins can change."""
         self.rules.setText(self.tr("Rules …") if is_admin else self.tr("Show the rules"))
         self.rules.setToolTip(self.tr("Change the team's rules") if is_admin else self.tr("Show the team's rules"))

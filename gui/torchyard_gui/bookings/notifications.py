@@ -1,4 +1,4 @@
-"""Messages of the Bookings page: results, refusals, an unreachable calendar, and the location of the calendar."""
+"""Messages of the Bookings page: results, refusals, whether the calendar is reachable, and where it is stored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Notifications(QObject):
         self.notice.show_error(error, kind="warn", text=labels.error_text(error, has_buttons=True))
 
     def show_settled(self, freed: int, served: int) -> None:
-        """Shows how many bookings were released as idle and how many requests on the waitlist received bookings."""
+        """Shows how many bookings were released as idle, and how many requests of the waitlist got a booking."""
         parts = []
         if freed:
             idle = self.tr("{count} idle bookings were released.")
@@ -53,7 +53,9 @@ class Notifications(QObject):
         self.notice.show_notice("info", " ".join(parts))
 
     def show_calendar_source(self, away: str) -> None:
-        """Shows the location of the calendar, and a notice if booking is impossible for the reason `away`."""
+        """Shows where the calendar is stored; if `away` is given, also shows a notice with this reason why nothing can
+        be booked.
+        """
         seen = self.model.seen
         if away:
             text = f"{away} {seen.why[:1].upper()}{seen.why[1:]}".strip()

@@ -36,7 +36,7 @@ from torchyard_gui.widgets import EmptyState, NoticeBar
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 TICK_MS = 20_000
-"""Interval in milliseconds at which the calendar is redrawn, so that the line of the current time moves."""
+"""Interval in milliseconds between updates of the calendar that move the line of the current time."""
 
 
 class BookingsPage(QWidget):
@@ -79,6 +79,8 @@ class BookingsPage(QWidget):
         self._selection = ""
         self._wanted = ""
         """The ID of a booking to show once it is loaded."""
+        self._made = ""
+        """The ID of a booking that the user has just made or changed, to select once it is loaded."""
         self._clock = QTimer(self, interval=TICK_MS)
         self._clock.timeout.connect(self._tick)
         self.body = DrawerLayout()
@@ -149,7 +151,9 @@ class BookingsPage(QWidget):
             self.run_wanted.emit(run)
 
     def copy(self) -> None:
-        """Copies a command line that makes the selected booking, or a booking at the keyboard cursor."""
+        """Copies the command line that would make the selected booking or, if none is selected, a booking at the
+        keyboard cursor.
+        """
         seen = self.model.seen
         booking, cursor = self.selected_booking, self.surface.cursor_
         if booking is not None:
@@ -177,7 +181,7 @@ class BookingsPage(QWidget):
         self.dialogs.import_bookings(path)
 
     def go(self, by: int) -> None:
-        """Shows the next or previous days. Except in the agenda, today becomes the chosen day if it is among them."""
+        """Shows the next or previous days. If today is among them, it becomes the chosen day, except in the agenda."""
         today = local_day(self.model.now, self.model.seen.zone)
         self.day = stepped(self.span, self.day, by)
         if today in days_of(self.span, self.day) and self.span != "agenda":
@@ -203,7 +207,7 @@ class BookingsPage(QWidget):
     def show_booking(self, booking_id: str) -> None:
         """Selects a booking and shows its day, for links from other pages. The booking may be outside the loaded days.
 
-        For a booking that the calendar does not show, a message appears instead.
+        If the calendar does not show the booking, a message is shown.
         """
         booking = self.model.booking(booking_id)
         if booking is not None:
@@ -222,8 +226,10 @@ class BookingsPage(QWidget):
         self.refresh()
 
     def select(self, booking_id: str) -> None:
-        """Selects a booking, or clears the selection for "". Opens its details unless a search is open."""
+        """Selects a booking, or no booking for "". Unless a search is open, shows the booking's details."""
         self._selection = booking_id
+        if booking_id and booking_id != self._made:
+            self._made = ""
         if booking_id and not self.drawers.finds:
             self._show_details()
             self.drawers.show(self.details)
@@ -257,6 +263,11 @@ class BookingsPage(QWidget):
         self.refresh()
         if self._wanted and (wanted := self.model.booking(self._wanted)) is not None:
             self._reveal(wanted)
+        if self._made and self.model.booking(self._made) is not None:
+            # A redraw before the calendar was loaded has cleared the selection.
+            if self.surface.selection != self._made:
+                self.surface.select(self._made)
+            self._made = ""
         self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
 
@@ -267,14 +278,14 @@ class BookingsPage(QWidget):
     def use_changed(self) -> None:
         """Shows the current use of GPUs if the page is visible.
 
-        An open search is repeated unless a dialog is open, because a search must not offer GPUs in use.
+        Unless a dialog is open, repeats an open search, because it must not offer GPUs that are in use.
         """
         if self.isVisible():
             self.refresh()
             self.drawers.update_results(searching=self.dialog is None)
 
     def refresh(self) -> None:
-        """Redraws the calendar from the last loaded state."""
+        """Redraws the calendar in the state that was loaded last."""
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
         states = {status.name: status.condition.mark for status in hosts}
@@ -387,6 +398,11 @@ class BookingsPage(QWidget):
     def _view(self) -> QWidget:
         return self.agenda if self.is_agenda else self.surface
 
+    def _select_made(self, booking_id: str) -> None:
+        """Selects a booking that was made or changed. If it is not loaded yet, it is selected again then."""
+        self._made = booking_id
+        self.surface.select(booking_id)
+
     def _show_body(self, has_slots: bool) -> None:
         self.empty.setVisible(not has_slots and self.model.has_loaded)
         self.surface.setVisible(has_slots and not self.is_agenda)
@@ -436,7 +452,7 @@ class BookingsPage(QWidget):
         self.commands.undoable.connect(lambda text: self.notifications.show_success(text, self.acts.undo))
         self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
         self.dialogs.closed.connect(self.focus_body)
-        self.commands.done.connect(self.surface.select)
+        self.commands.done.connect(self._select_made)
         self.commands.redoable.connect(lambda text: self.notifications.show_success(text, self.acts.redo))
         self.commands.history_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)

@@ -1,4 +1,4 @@
-"""Parser of pasted bookings such as `gpu-b:2-5 tomorrow 9-17`. Independent of Qt."""
+"""Parses pasted bookings such as `gpu-b:2-5 tomorrow 9-17`. Does not depend on Qt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bar above the calendar: shown days, filter, number of free GPUs, and the button to book."""
+"""The bar above the calendar: the shown days, the filter, the number of free GPUs, and the button to book."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torchyard_gui.widgets.layouts import clear_menu, hbox
 
 translate = QCoreApplication.translate
 TITLE, TITLE_SHORT = 172, 128
-"""Minimum width of the title in pixels, in the long and the short form."""
+"""Minimum width of the title in pixels, in the long and in the short form of the bar."""
 SPACING = 8
 FILTER, FILTER_SHORT = 18, 7
-"""Maximum number of characters shown of the chosen filter, in the long and the short form."""
+"""Maximum number of characters of the chosen filter that are shown, in the long and in the short form of the bar."""
 SHORT_BELOW = 1130
-"""Width of the bar in pixels below which it takes its short form."""
+"""Width of the bar in pixels below which it has its short form."""
 
 
 class TopBar(QFrame):
@@ -33,7 +33,7 @@ class TopBar(QFrame):
 
     filter_changed = Signal(object)
     changed_form = Signal()
-    """Emitted when the bar has changed between its long and its short form."""
+    """Emitted when the bar has changed to its long or to its short form."""
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__(parent)
@@ -85,7 +85,7 @@ class TopBar(QFrame):
         return False
 
     def set_narrow(self, narrow: bool) -> None:
-        """Sets whether the window is narrow, in which case the search field is visible only while it is in use."""
+        """Sets whether the window is narrow. In a narrow window, the search field is visible only while it is used."""
         self._narrow = narrow
         searches = bool(self.search_field.text()) or self.search_field.hasFocus()
         self.search_field.setVisible(not narrow or searches)
@@ -120,7 +120,7 @@ class TopBar(QFrame):
     def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
         """Shows `Free now: 4 of 24 GPUs`, with a question mark for the 4 while the calendar is unreachable.
 
-        `unknown` contains the GPUs whose use is unknown. Those of them that are not booked are counted as free.
+        `unknown` contains the GPUs whose use is unknown. They count as free unless they are booked.
         """
         shown = {"free": free if is_known else "?", "all": all_}
         of_all = self.tr("Free now: {free} of 1 GPU") if all_ == 1 else self.tr("Free now: {free} of {all} GPUs")
@@ -136,7 +136,6 @@ class TopBar(QFrame):
         self.free.setToolTip(tip)
 
     def offer(self, seen: CalendarState) -> None:
-        """Fills the menu of the filter."""
         clear_menu(self.filter_menu)
         self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))
         self._offer(self.tr("GPU models"), "models", gpu_models(seen.slots))

@@ -1,4 +1,4 @@
-"""Undo and redo of the user's changes to the calendar. Independent of Qt."""
+"""Undo and redo of the user's changes of the calendar. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ MOST_CHANGES = 100
 
 @dataclass(frozen=True)
 class BookingChange:
-    """One booking before and after a change. None means that it held no GPUs: not yet made, released or cancelled."""
+    """A booking before and after a change. None means that it held no GPUs, because it was not made yet, released or
+    cancelled.
+    """
 
     before: Booking | None
     after: Booking | None
@@ -30,7 +32,7 @@ class BookingChange:
 
     @property
     def either(self) -> Booking:
-        """The booking after the change, or else before it."""
+        """The booking after the change or, if there is none, before it."""
         booking = self.after or self.before
         assert booking is not None
         return booking
@@ -42,7 +44,9 @@ class BookingChange:
 
 @dataclass(frozen=True)
 class CalendarChange:
-    """A change of one or several bookings by one action of the user. `what` describes it, such as `change “digits”`."""
+    """What one action of the user has changed in one or several bookings. `what` describes it, such as `change
+    “digits”`.
+    """
 
     what: str
     bookings: tuple[BookingChange, ...]
@@ -78,12 +82,12 @@ class ChangeHistory:
     done: list[CalendarChange] = field(default_factory=list)
     undone: list[CalendarChange] = field(default_factory=list)
     _latest: dict[str, Booking] = field(default_factory=dict)
-    """The last state that this window gave to each booking, by the ID of the first one."""
+    """The last state in which this window has left each booking, by the ID of the first booking."""
     _first: dict[str, str] = field(default_factory=dict)
-    """The ID of the first booking, by that of the booking that took its place."""
+    """The ID of the first booking, by the ID of the booking that has taken its place."""
 
     def add(self, change: CalendarChange) -> None:
-        """Adds a change that the user has just made. Those undone before can no longer be redone."""
+        """Adds a change that the user has just made. Changes that were undone before can no longer be redone."""
         for one in change.bookings:
             self._latest[self._first_id(one.either)] = one.either
         self.done.append(change)
@@ -91,10 +95,8 @@ class ChangeHistory:
         self.undone.clear()
 
     def apply(self, store: BookingStore, change: CalendarChange) -> CalendarChange:
-        """Makes a change again, or one that is `reverted`. Called on a thread.
-
-        Where another user or program changed a booking in the meantime, or the store refuses a booking, that booking
-        stays as it is.
+        """Makes a change again, or reverts it if `reverted` is set. Called on a thread.\n\nIf another user or program
+        has changed a booking in the meantime, or if the store refuses a booking, that booking stays as it is.
 
         Returns:
             The part of the change that was made.
@@ -105,7 +107,7 @@ class ChangeHistory:
         """
         applied: list[BookingChange] = []
         missed: list[Refused] = []
-        # Bookings of a series are moved in an order in which none is moved to the time of one that has not moved yet.
+        # The bookings of a series are moved in such an order that none is moved to the present time of another one.
         later = any(one.moves_later for one in change.bookings)
         for one in sorted(change.bookings, key=lambda one: one.either.start, reverse=later):
             try:
@@ -137,7 +139,7 @@ class ChangeHistory:
 
 
 class PartlyRefused(Refused):
-    """Raised when some bookings of a change were changed and others refused. `part` is the change that was made."""
+    """Raised if some bookings of a change were changed and others were refused. `part` is the change that was made."""
 
     def __init__(self, part: CalendarChange, count: int, why: Refused):
         message = f"{len(part.bookings)} of {counted(count, 'booking')} changed; {why.message}"
@@ -150,7 +152,7 @@ def change_to(
 ) -> Booking:
     """Sets the editable fields of a booking to those of `wanted`, in one change.
 
-    Raises Refused, also if `expected` is given and the booking was changed since.
+    Raises Refused if the store refuses, or if `expected` is given and the booking has been changed since.
     """
     return store.change(
         booking.id,
@@ -190,7 +192,7 @@ def change_series_to(
 
 
 def _book_anew(store: BookingStore, gone: Booking) -> Booking:
-    """Books the GPUs of a booking again, from its start, or from now if that has passed."""
+    """Books the GPUs of a booking again, from its start or, if that is in the past, from now."""
     draft = Draft(
         gone.title,
         gone.gpus,

@@ -1,1 +1,1 @@
-"""Models that connect the GUI thread with background work. All threads of the window are started in this package."""
+"""Models between the GUI thread and background work. Only this package starts threads of the window."""

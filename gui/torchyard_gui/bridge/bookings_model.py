@@ -35,18 +35,19 @@ Opener = Callable[[], "tuple[Calendar, str]"]
 """Returns the calendar and the user's time zone."""
 
 SOON_MS = 120
-"""Delay in milliseconds that merges bursts of changes: a series of fifty bookings causes one reload."""
+"""Delay in milliseconds after a change, so that a burst of changes, such as a series of fifty bookings, causes one
+reload.
+"""
 RETRY_MS = 4000
-"""Interval in milliseconds of retries while the calendar is unreachable."""
+"""Interval in milliseconds between retries while the calendar is unreachable."""
 UNWATCHED_MS = 60_000
-"""Interval in milliseconds of reloads while no calendar is visible, in which case changes are not reported.
-
-Reminders need these reloads.
+"""Interval in milliseconds between reloads while no calendar is visible. Changes by other users are not reported then,
+but reminders depend on them.
 """
 IN_USE_FOR = timedelta(minutes=3)
-"""On hosts without telemetry, a GPU counts as in use until this time after the end of its last usage record."""
+"""How long a GPU counts as in use after the end of its last usage record, if its host sends no telemetry."""
 SETTLE_EVERY = timedelta(minutes=1)
-"""Minimum interval between reloads that also release idle bookings and process the waitlist."""
+"""Minimum interval between two reloads that also release idle bookings and serve the waitlist."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
 USES_EVERY_MS = 60_000
 """Interval in milliseconds at which usage records are read. Reloads of the calendar after changes do not read them."""
@@ -56,8 +57,8 @@ USES_EVERY_MS = 60_000
 class CalendarState:
     """The last loaded state of the calendar.
 
-    `is_live` is False while the calendar is unreachable or not loaded. In the first case, the state dates from the time
-    `as_of`, and `why` contains the reason.
+    `is_live` is False while the calendar is unreachable or has not been loaded. If it is unreachable, the state is that
+    of the time `as_of`, and `why` contains the reason.
     """
 
     bookings: tuple[Booking, ...] = ()
@@ -78,7 +79,9 @@ class CalendarState:
 
 @dataclass(frozen=True)
 class UseNow:
-    """The current use of one GPU: its users ("" if unknown), and the time since which it is known to be in use."""
+    """The current use of one GPU: its users ("" if they are unknown), and the time since which it is known to be in
+    use.
+    """
 
     users: str
     since: datetime
@@ -88,7 +91,7 @@ class UseNow:
 class _Loaded:
     """Result of one reload.
 
-    `settled` contains the arguments of the signal `settled`, or None if it is not to be emitted.
+    `settled` contains the arguments of the signal `settled`, or None if the signal must not be emitted.
     """
 
     seen: CalendarState
@@ -105,9 +108,11 @@ class BookingsModel(QObject):
     """
 
     changed = Signal()
-    """Emitted when `seen` was replaced."""
+    """Emitted when `seen` has been replaced."""
     settled = Signal(int, int)
-    """Emitted with the number of bookings that this desktop released as idle, and of those made for the waitlist."""
+    """Emitted with the number of bookings that this desktop has released as idle, and the number of bookings that it
+    has made for the waitlist.
+    """
     use_changed = Signal()
     """Emitted when telemetry has changed `in_use` or `unwatched_slots`."""
 
@@ -174,8 +179,8 @@ class BookingsModel(QObject):
     def in_use(self) -> Mapping[str, UseNow]:
         """The slots in use now.
 
-        The slots are known from telemetry that is at most `SAMPLE_VALID_S` old. The agents' records in the calendar are
-        used only for hosts without telemetry, such as a team's hosts for which this desktop has no login.
+        The slots are known from telemetry that is at most `SAMPLE_VALID_S` old. For hosts without telemetry, such as
+        those to which this desktop cannot log in, the agents' records in the calendar are used.
         """
         now = self.now
         if self._recent[0] is not self.seen.uses:
@@ -196,7 +201,7 @@ class BookingsModel(QObject):
 
     @property
     def unwatched_slots(self) -> tuple[Slot, ...]:
-        """The GPUs whose use is unknown, because their hosts send no telemetry and no record is recent."""
+        """The GPUs whose use is unknown, because their hosts send no telemetry and have no recent usage record."""
         in_use = self.in_use
         return tuple(
             slot
@@ -205,7 +210,7 @@ class BookingsModel(QObject):
         )
 
     def _take_use(self, name: str = "") -> None:
-        """Updates the use of GPUs from the hosts' samples."""
+        """Updates the use of GPUs from the latest samples of the hosts."""
         now = self.now
         use: dict[str, UseNow] = {}
         watched: frozenset[str] = frozenset()
@@ -224,7 +229,7 @@ class BookingsModel(QObject):
         return next((one for one in self.seen.bookings if one.id == booking_id), None)
 
     def show(self, since: datetime, until: datetime, by: str = "") -> None:
-        """Sets the days to load for the caller `by`. New days are loaded, and then `changed` is emitted."""
+        """Sets the days that the caller `by` needs. If they are new, loads them and emits `changed`."""
         if not self._watched_by and not self._unwatched.isActive() and not self._closed:
             self._unwatched.start()
         if self._ranges.get(by) != (since, until):
@@ -232,7 +237,7 @@ class BookingsModel(QObject):
             self.reload()
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` shows a calendar.
+        """Sets whether the caller `by` is showing a calendar.
 
         While any caller shows a calendar, the database connection stays open, and changes by other users are reported
         immediately.
@@ -252,14 +257,14 @@ class BookingsModel(QObject):
             in_background(lambda: _close_connection(watch, calendar))
 
     def reload(self) -> None:
-        """Reloads the calendar and the usage records. A reload in progress is finished first."""
+        """Reloads the calendar and the usage records, after a reload that is in progress."""
         self._all_anew = True
         self._reload()
 
     def _reload(self) -> None:
         """Reloads the calendar.
 
-        Usage records are read only if none are known for the interval or `reload` requested them.
+        Reads usage records only if none are known for the interval, or if `reload` was called.
         """
         if self._closed or not self._ranges:
             return
@@ -270,8 +275,8 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
-        # The current time is rounded to hours. Otherwise, each call would use a new interval and read the usage records
-        # again.
+        # The current time is rounded to hours. Otherwise, the interval would be different in each call, and the usage
+        # records would be read each time.
         hour = now.replace(minute=0, second=0)
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()
@@ -297,8 +302,8 @@ class BookingsModel(QObject):
         """Loads the calendar. Called on a thread.
 
         Args:
-            known: The last usage records, if they cover the interval.
-            anew: Whether to read the usage records again.
+            known: The last usage records, if they are those of the interval.
+            anew: Whether to read the usage records again although they are known.
         """
         from torchyard_core.booking.errors import StoreUnavailable
         from torchyard_core.booking.slots import slots_of
@@ -325,7 +330,8 @@ class BookingsModel(QObject):
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            # Equal records are kept as the same objects, so the window does not draw them again.
+            # Records that equal earlier ones are replaced by the earlier objects, so the window does not draw them
+            # again.
             uses=known if known is not None and uses == known else uses,
             idle=store.idle_evidence(),
             waiting=store.waiting(),
@@ -346,7 +352,7 @@ class BookingsModel(QObject):
     def _watch_once(self, calendar: Calendar, store: BookingStore) -> None:
         with self._lock:
             if calendar is not self._calendar:
-                return  # The calendar was reopened in the meantime.
+                return  # Meanwhile, the calendar has been reopened, so this result belongs to the old one.
             store.keep_connection(bool(self._watched_by))
             if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
@@ -375,7 +381,7 @@ class BookingsModel(QObject):
             self._reload()
 
     def _failed(self, error: TorchyardError) -> None:
-        """Reports an error of a reload, such as unreadable settings or missing rights, and schedules a retry."""
+        """Reports why a reload has failed, such as unreadable settings or missing rights, and schedules a retry."""
         self.seen = replace(self.seen, is_live=False, why=error.sentence())
         self.has_loaded = self._all_anew = True
         self._retry.start()
@@ -404,7 +410,7 @@ class BookingsModel(QObject):
     ) -> Job:
         """Runs a change to the store on a thread, then reloads the calendar.
 
-        If the database is unreachable, nothing is changed and `failed` is called.
+        If the database is unreachable, changes nothing and calls `failed`.
         """
 
         def did(result: Result) -> None:
@@ -413,7 +419,7 @@ class BookingsModel(QObject):
                 done(result)
 
         def refused(error: TorchyardError) -> None:
-            self.reload()  # The store may have refused the change. The reload shows the actual state.
+            self.reload()  # The store may have refused the change, so the actual state is loaded.
             if failed is not None:
                 failed(error)
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class CalendarSync:
-    """Synchronises from `start` to `close` on a thread. Its public methods are called on the GUI thread."""
+    """Synchronises the calendar on a thread, from `start` to `close`. Public methods are called on the GUI thread."""
 
     def __init__(self, home: Home, fleet: FleetModel, bookings: BookingsModel):
         self._home = home
@@ -30,17 +30,17 @@ class CalendarSync:
         self._closed = False
 
     def start(self) -> None:
-        """Starts the synchronisation on a thread, because the database and SSH libraries are slow to import."""
+        """Starts synchronising on a thread, which also imports the database and SSH libraries, because this is slow."""
         in_background(self._begin)
 
     def changed(self) -> None:
-        """Requests a synchronisation soon, after bookings have changed or a run has ended."""
+        """Requests a synchronisation soon. Called when bookings have changed or a run has ended."""
         with self._lock:
             if self._sync is not None:
                 self._sync.changed()
 
     def close(self) -> None:
-        """Stops without waiting for pending answers of hosts."""
+        """Stops synchronising, without waiting for hosts that have not answered yet."""
         with self._lock:
             self._closed = True
             sync, self._sync = self._sync, None
@@ -58,5 +58,5 @@ class CalendarSync:
 
 
 def _log_error(error: TorchyardError) -> None:
-    # The Bookings page shows that the database is unreachable, and PeriodicSync tries again.
+    # The Bookings page already shows that the database is unreachable, and PeriodicSync will try again.
     log.info("the calendar was not synchronised with the hosts: %s", error.sentence())

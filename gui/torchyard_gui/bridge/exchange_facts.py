@@ -1,4 +1,6 @@
-"""Size of a topology's gradients and bandwidth of its links, from earlier runs, measurements and the fleet file."""
+"""Determines the size of a topology's gradients and the bandwidth of its links, from earlier runs, measurements and the
+fleet file.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 
 
 class ExchangeSource:
-    """Source of `ExchangeFacts`. The sizes of earlier runs are read again after `forget`."""
+    """Provides `ExchangeFacts`. Sizes of earlier runs are cached until `forget` is called."""
 
     def __init__(self, fleet: FleetModel) -> None:
         self._fleet = fleet

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 SAMPLE_EVERY_MS = 1000
 """Interval in milliseconds between samples while a page shows the hosts."""
 HEARTBEAT_EVERY_MS = 2500
-"""Milliseconds between samples while no page shows the hosts: every page shows outages and the use of GPUs."""
+"""Interval in milliseconds between samples while no page shows the hosts. Samples are needed then, too, because every
+page shows outages and the use of GPUs.
+"""
 SEARCH_TIMEOUT_S = 90.0
 """Timeout in seconds of a search for interpreters on a host, whose file system may be slow."""
 
@@ -56,7 +58,7 @@ Failed = Callable[[TorchyardError], None]
 
 
 class FleetModel(QObject):
-    """Model of the hosts and their status. Signals about a host carry its name."""
+    """Model of the hosts and their status. A signal about a single host carries the host's name."""
 
     hosts_changed = Signal()
     """Emitted when the list of hosts, or the `problem` of the fleet file, has changed."""
@@ -65,17 +67,20 @@ class FleetModel(QObject):
     use_changed = Signal(str)
     """Emitted when a host's sample has arrived or expired; about once a second while a page shows the hosts."""
     undeployed = Signal(object)
-    """Emitted with a Removed when the removal of an agent has succeeded or failed."""
+    """Emitted with a Removed when an agent has been removed, or when removing it has failed."""
     facts_changed = Signal()
-    """Emitted when `facts()` may have changed, such as after a check or a change of a GPU's users or bookings."""
+    """Emitted when `facts()` may have changed, for example after a check, or when the users or bookings of a GPU have
+    changed.
+    """
 
     def __init__(
         self, home: Home, fleet_file: Path, parent: QObject | None = None, questions: LoginQuestions | None = None
     ):
-        """Reads the fleet file and the recorded facts. No host is contacted.
+        """Reads the fleet file and the recorded facts, without contacting a host.
 
         Args:
-            questions: Asks the user for passphrases, passwords and codes. Without it, logins that need them fail.
+            questions: Asks the user for passphrases, passwords and codes. If there is no such object, logins that need
+                an answer fail.
         """
         super().__init__(parent)
         self.questions = questions or LoginQuestions(self)
@@ -136,7 +141,8 @@ class FleetModel(QObject):
 
         Args:
             booked: Description of the booking for each booked slot.
-            is_later: Whether the planned time begins later, so the current use of GPUs is irrelevant.
+            is_later: Whether the planned time begins later than now. In this case, the current use of GPUs does not
+                matter.
         """
         self._planned.set_booked(booked, is_later=is_later)
 
@@ -149,39 +155,40 @@ class FleetModel(QObject):
     def fleet(self) -> Fleet:
         """The fleet with the SSH links to the hosts, shared by the whole window.
 
-        It is created on first access, preferably on a thread.
+        It is created on first access, which should be on a thread because the creation is slow.
         """
-        from torchyard_core.fleet.fleet import Fleet  # Importing paramiko takes 0.25 s.
+        from torchyard_core.engines.registry import open_fleet  # Importing paramiko takes 0.25 s.
 
         with self._fleet_lock:
             if self._fleet is None:
                 ours = self.home.known_hosts, self.facts_file
-                self._fleet = Fleet(self._inventory.hosts, *ours, self.questions if self._asks else None)
+                questions = self.questions if self._asks else None
+                self._fleet = open_fleet(self._inventory.hosts, self._inventory.clusters, *ours, questions)
                 if self._closed:
                     self._fleet.close()
             return self._fleet
 
     def refresh(self) -> None:
-        """Reads the fleet file and the recorded facts again if they have changed, such as by the command line."""
+        """Reads the fleet file and the recorded facts again if they have changed, for example because of a command."""
         if signature_of(self.fleet_file) != self._file_seen:
             self._read_file()
             self.hosts_changed.emit()
         self._read_facts()
 
     def check(self, names: Iterable[str] | None = None) -> None:
-        """Checks hosts, by default all. A check changes nothing on the host."""
+        """Checks hosts, by default all of them. A check changes nothing on a host."""
         self.refresh()
         self.questions.begin()
         self.has_looked = self.has_looked or names is None
         self._start(names, "checking", install=False)
 
     def deploy(self, names: Iterable[str]) -> None:
-        """Installs or updates the agent on hosts, then reads the facts of these hosts."""
+        """Installs or updates the agent on hosts, and then reads the hosts' facts."""
         self.questions.begin()
         self._start(names, "deploying", install=True)
 
     def undeploy(self, names: Iterable[str]) -> None:
-        """Removes the agent from hosts, with the logs and outputs of past runs. Refused by a host with a live run."""
+        """Removes the agent from hosts, with the logs and outputs of past runs. A host with a live run refuses this."""
         self.questions.begin()
         self._start(names, "undeploying", install=False)
 
@@ -233,7 +240,7 @@ class FleetModel(QObject):
         self.refresh()
 
     def ask_key(self, name: str, done: Callable[[ShownKey], None], failed: Failed, owner: QObject | None = None) -> Job:
-        """Requests the host key of a host, or of its bastion."""
+        """Requests the host key of a host, or of the bastion whose key is not trusted."""
         inventory = self._inventory
         self.questions.begin()
         return self.jobs.run(lambda: show_key(inventory, name, self.fleet.dialer), done, failed, owner=owner)
@@ -245,7 +252,8 @@ class FleetModel(QObject):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` watches hosts.
 
-        Every second, connected hosts are then queried for the users of GPUs, and files are checked for changes.
+        While any caller does, connected hosts are asked every second for the users of their GPUs, and files are checked
+        for changes.
         """
         if on and not self._closed:
             self._expiry.stop()
@@ -257,7 +265,9 @@ class FleetModel(QObject):
         self._set_pace()
 
     def _set_pace(self) -> None:
-        """Starts queries of the hosts once there are links: often while the hosts are watched, otherwise rarely."""
+        """Starts asking hosts for samples once there are links: often while a caller watches the hosts, otherwise
+        rarely.
+        """
         if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
             if self._sampled_at and not self._closed:
@@ -268,7 +278,7 @@ class FleetModel(QObject):
             self._clock.start(interval)
 
     def show_acts_of(self, name: str) -> None:
-        """Sets the host whose details are shown, or "" for none, and loads its latest audit records."""
+        """Sets the host whose details are shown, or "" if there is none, and loads its latest audit records."""
         self._looked_at = name
         self._ask_acts(name)
 
@@ -296,7 +306,7 @@ class FleetModel(QObject):
         if not wanted or self._closed:
             return
         if self._fleet is not None:
-            self._fleet.use(self._inventory.hosts)  # The file ~/.ssh/config may have changed since the last check.
+            self._fleet.use(self._inventory.hosts)  # ~/.ssh/config may have changed since the last check.
         jobs = {name: Job() for name in wanted}
         self._under_way |= jobs
         for name in wanted:
@@ -335,7 +345,7 @@ class FleetModel(QObject):
             )
         except Cancelled:
             return None
-        except Exception as error:  # An error of one host must not discard the results of the other hosts.
+        except Exception as error:  # An error on one host must not discard the results of others.
             return failed_check(name, UNKNOWN, explain(error))
 
     def _undeploy(self, name: str) -> HostCheck | None:
@@ -367,7 +377,7 @@ class FleetModel(QObject):
             self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
-        """Returns the version of a newer agent that a deployment has not replaced; empty in all other cases."""
+        """Returns the version of a newer agent that a deployment has kept, or "" if there was none."""
         from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
@@ -379,7 +389,7 @@ class FleetModel(QObject):
             self._links.hold(name, link)
 
     def _ask_acts(self, name: str) -> None:
-        """Loads the audit records of a host if it is connected. No link is opened for this purpose."""
+        """Loads the audit records of a host if it is connected. Does not open a link."""
         link = self._fleet.open_link(name) if self._fleet is not None else None
         if link is not None:
             self._links.ask_acts(name, link, self._acts_read)
@@ -391,7 +401,7 @@ class FleetModel(QObject):
 
     def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
         status = self._statuses.get(name)
-        # A deployment closes the link deliberately and reports its own result.
+        # The deployment itself has closed the link, and reports its own result.
         if status is not None and status.answers and name not in self._under_way:
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)
@@ -414,7 +424,7 @@ class FleetModel(QObject):
             if link is None or self._links.is_asking(name):
                 continue
             if not self._links.holds(name, link) and not self._statuses[name].answers:
-                # Another action, such as a launch, has connected to this host.
+                # Meanwhile, another action, such as a launch, has connected to this host.
                 self._start([name], "checking", install=False)
             self._links.hold(name, link)
             self._links.ask(name, link)
@@ -458,7 +468,7 @@ class FleetModel(QObject):
             fleet.use(inventory.hosts)
 
     def _kept(self, before: HostStatus | None, host: Host, facts: HostFacts) -> HostStatus:
-        """Returns the known status of a host, or the initial status if the host is new or was edited."""
+        """Returns the known status of a host, or an initial status if the host is new or its entry has been edited."""
         if before is not None and before.host == host:
             return before
         return HostStatus.from_facts(host, facts, self._known.get(host.name, {}))

@@ -1,4 +1,4 @@
-"""The facts of the hosts for the planner, including the current users and the bookings of GPUs."""
+"""Combines the facts of the hosts for the planner with the current users and the bookings of GPUs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torchyard_gui.bridge.host_states import HostState, state_name
 from torchyard_gui.bridge.host_status import HostStatus
 
 TELL_AFTER_MS = 50
-"""Delay in milliseconds that merges a burst of answers, so that the planner runs only once."""
+"""Delay in milliseconds after an answer of a host, so that the planner runs only once after a burst of answers."""
 
 
 class HostAvailability(QObject):
     """Combines the facts, the telemetry and the bookings of each host.
 
-    The results are cached, because samples arrive once a second and rarely differ.
+    The results are cached, because samples arrive once a second and are rarely different from the last ones.
     """
 
     changed = Signal()
@@ -32,7 +32,7 @@ class HostAvailability(QObject):
         """Creates empty caches.
 
         Args:
-            history: Folder with the records of the runs launched from this computer.
+            history: Folder with the records of the runs that this computer has launched.
         """
         super().__init__(parent)
         self._history = History(history)
@@ -60,7 +60,7 @@ class HostAvailability(QObject):
         return made
 
     def look(self, name: str, status: HostStatus | None) -> None:
-        """Schedules the signal `changed` if the facts of a host for the planner, or its state, have changed."""
+        """Schedules the signal `changed` if a host's facts for the planner, or its state, have changed."""
         before, state = self._made.get(name), self._states.get(name)
         if status is None or before is None or self.of(status) is not before[2] or status.condition is not state:
             self.notify()
@@ -70,7 +70,7 @@ class HostAvailability(QObject):
         self._soon.start()
 
     def _with_own_runs(self, facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-        """Replaces the user of each GPU that is used by one of the user's own runs with the name of that run."""
+        """Replaces the user of each GPU that one of the user's own runs occupies by the name of that run."""
         users = dict(facts.gpu_users)
         for gpu in sample["gpus"] if sample is not None else ():
             runs = (str(process["replica"]).partition("/")[0] for process in gpu["processes"] if process["replica"])
@@ -84,7 +84,8 @@ class HostAvailability(QObject):
 
         Args:
             booked: Description of the booking for each booked slot.
-            is_later: Whether the planned time begins later, so the current use of GPUs is irrelevant.
+            is_later: Whether the planned time begins later than now. In this case, the current use of GPUs does not
+                matter.
         """
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later
@@ -101,7 +102,7 @@ class HostAvailability(QObject):
         return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_bookings=booked) if booked else facts
 
     def _name_of(self, run_id: str) -> str:
-        """Returns the name of a run that was launched from this computer, or "" for another run."""
+        """Returns the name of a run that this computer has launched, or "" for any other run."""
         if run_id not in self._own_runs and (record := self._history.load(run_id)) is not None:
             self._own_runs[run_id] = record.name
         return self._own_runs.get(run_id, "")
@@ -111,5 +112,7 @@ class HostAvailability(QObject):
 
 
 def _failure(status: HostStatus) -> str:
-    """Returns the name of the state of a host that a check could not use, for `HostFacts.check_failure`."""
+    """Returns the name of the state in which a check has found a host that cannot be used, for
+    `HostFacts.check_failure`.
+    """
     return NO_AGENT if status.condition is HostState.NO_AGENT else state_name(status.condition)

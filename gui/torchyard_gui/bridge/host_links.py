@@ -1,4 +1,4 @@
-"""The window's links to hosts: detects lost links, and queries users of GPUs and audit records over them."""
+"""The window's links to hosts: detects that links are lost, and requests samples and audit records over them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
 
 SILENT_AFTER_S = 10.0
-"""Time without an answer after which a host's state is unknown."""
+"""Time in seconds after the last answer of a host from which its state counts as unknown."""
 NEWEST_ACTS = 5
-"""Number of audit records to load."""
+"""Number of the latest audit records that are loaded."""
 
 Silent = Callable[[str, TorchyardError, datetime], None]
 Sampled = Callable[[str, dict[str, Any]], None]
@@ -27,7 +27,7 @@ Sampled = Callable[[str, dict[str, Any]], None]
 class HostLinks:
     """Watches links and sends queries over them.
 
-    `silent` is called with a host that no longer answers, the error, and the time since which it has not answered.
+    `silent` is called when a host no longer answers, with the host, the error, and the time of the last answer.
     `sampled` is called with a host and each of its telemetry samples.
     """
 
@@ -43,13 +43,13 @@ class HostLinks:
         return self._links.get(name) is link
 
     def hold(self, name: str, link: DaemonClient) -> None:
-        """Makes `link` the current link of a host and detects when that link ends."""
+        """Makes `link` the current link of a host, and watches for the end of this link."""
         if not self.holds(name, link):
             self._links[name] = link
             link.on_close(partial(self._jobs.tell, self._lost, name, link))
 
     def is_asking(self, name: str) -> bool:
-        """Returns whether a request for a sample is unanswered."""
+        """Returns whether a request for a sample has not been answered yet."""
         return name in self._asking
 
     def ask(self, name: str, link: DaemonClient) -> None:
@@ -68,7 +68,7 @@ class HostLinks:
         self._jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
 
     def ask_acts(self, name: str, link: DaemonClient, done: Callable[[str, tuple[Act, ...]], None]) -> None:
-        """Requests the latest audit records of a host. A failure is ignored."""
+        """Requests the latest audit records of a host. If this fails, nothing happens."""
         self._jobs.run(lambda: read_audit(link, NEWEST_ACTS), partial(done, name))
 
     def forget(self, name: str) -> None:
@@ -77,7 +77,7 @@ class HostLinks:
             job.cancel()
 
     def close(self) -> None:
-        """Cancels the requests for samples, so that their answers are ignored."""
+        """Cancels the requests for samples, so that their answers will be ignored."""
         for job in self._asking.values():
             job.cancel()
 

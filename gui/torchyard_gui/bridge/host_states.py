@@ -17,13 +17,13 @@ translate = QCoreApplication.translate
 
 
 class HostState(StrEnum):
-    """The state of a host, in the order of the filter and of the status bar."""
+    """The state of a host. The order of the members is that of the filter and of the status bar."""
 
     READY = "ready"
     DEGRADED = "degraded"
-    """The host answers and has problems."""
+    """The host answers, but has problems."""
     NO_AGENT = "no agent"
-    """The login works, and no agent is installed."""
+    """The login works, but no agent is installed."""
     AGENT_FAILED = "agent failed"
     """The login works, but the agent cannot be installed, started or reached."""
     NO_PYTHON = "no python"
@@ -32,16 +32,16 @@ class HostState(StrEnum):
     LOGIN_REFUSED = "login refused"
     UNREACHABLE = "unreachable"
     UNKNOWN = "unknown"
-    """The host was not checked since the window was opened, or does not answer any more."""
+    """The host has not been checked since the window was opened, or no longer answers."""
 
     @property
     def answers(self) -> bool:
-        """Whether the host answers and can be used, possibly after its agent is deployed."""
+        """Whether the host answers and can be used, perhaps only after an agent has been deployed."""
         return self in (HostState.READY, HostState.DEGRADED, HostState.NO_AGENT)
 
     @property
     def mark(self) -> str:
-        """The mark of the state in `theme.marks`."""
+        """The name in `theme.marks` of the state's mark."""
         return _MARKS.get(self, "failed")
 
 
@@ -73,13 +73,13 @@ def state_name(state: HostState) -> str:
 
 @dataclass(frozen=True)
 class HostCount:
-    """The hosts in each state."""
+    """How many hosts are in each state."""
 
     total: int
     by_state: dict[HostState, list[HostStatus]]
-    """The states with at least one host, in the order of HostState, without the hosts in `checking`."""
+    """The hosts in each state that has a host, in the order of HostState. Hosts in `checking` are not included."""
     checking: list[HostStatus]
-    """Hosts without a known state that are being checked."""
+    """Hosts that are being checked and whose state is not known yet."""
 
     @property
     def answering(self) -> int:

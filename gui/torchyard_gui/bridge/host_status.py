@@ -17,7 +17,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_states import HostState
 
 UNKNOWN = "unknown"
-"""State of a host that was not queried since the window was opened, or that does not answer."""
+"""The state of a host that has not been asked since the window was opened, or that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class HostActivity:
 
 @dataclass(frozen=True)
 class GpuNow:
-    """One GPU with its users. Values that are not known now are None."""
+    """A GPU and its users. A value is None if its current value is not known."""
 
     index: int
     name: str
@@ -58,29 +58,28 @@ class HostStatus:
     facts: HostFacts
     """Facts about the host for the planner."""
     found: Mapping[str, Any] = field(default_factory=dict)
-    """The last answer to `host.facts`, from the facts file; empty if there is none for this address."""
+    """The last answer to `host.facts`, as recorded in the facts file; empty if none was recorded for this address."""
     state: str = UNKNOWN
     """The state of a HostCheck, or UNKNOWN."""
     since: datetime | None = None
-    """Start of the state.
-
-    For UNKNOWN, the time when the host fell silent or was last checked. None if this is not known.
+    """The time at which the state began; None if it is not known.\n\nIf the state is UNKNOWN, it is the time at which
+    the host fell silent or was last checked.
     """
     check: HostCheck | None = None
     """The last check since the window was opened, or None if there was none."""
     lost: TorchyardError | None = None
-    """The error with which the host stopped answering, or None if it has not stopped."""
+    """The error with which the host stopped answering; None if it has not stopped."""
     doing: HostActivity | None = None
     sample: Mapping[str, Any] | None = None
-    """The last sample of telemetry; None if there is no current one."""
+    """The last telemetry sample, or None if there is none or it is too old."""
     remark: str = ""
-    """The version of a newer agent that the last deployment did not replace, or "" if there is none."""
+    """The version of a newer agent that the last deployment has kept, or "" if there was none."""
     acts: tuple[Act, ...] = ()
-    """The latest audit records, oldest first; loaded when the host's details are shown."""
+    """The latest audit records, oldest first. They are loaded when the host's details are shown."""
 
     @classmethod
     def from_facts(cls, host: Host, facts: HostFacts, found: Facts) -> HostStatus:
-        """Returns the status before the first check, with the facts recorded in an earlier session."""
+        """Returns the status before the first check, with the facts that an earlier session has recorded."""
         known = found if facts.checked else {}
         return cls(host, facts, known, since=checked_at(known))
 
@@ -95,7 +94,7 @@ class HostStatus:
 
     @property
     def condition(self) -> HostState:
-        """The state as it is shown and counted."""
+        """The state under which the host is shown and counted."""
         if self.state == AgentFailed.state:
             return HostState.NO_AGENT if self.has_no_agent else HostState.AGENT_FAILED
         return HostState(self.state)
@@ -112,7 +111,7 @@ class HostStatus:
 
     @property
     def has_no_agent(self) -> bool:
-        """Whether the host lacks only the agent, which a deployment would install."""
+        """Whether the host lacks nothing but the agent, which a deployment would install."""
         return isinstance(self.error, AgentMissing)
 
     @property
@@ -123,7 +122,7 @@ class HostStatus:
 
     @property
     def gpus(self) -> list[GpuNow]:
-        """The GPUs of the latest sample, or else the GPUs in the recorded facts."""
+        """The GPUs of the latest sample or, if there is none, those of the recorded facts."""
         if self.sample is not None:
             return [
                 GpuNow(
@@ -167,7 +166,7 @@ class HostStatus:
         )
 
     def silent(self, why: TorchyardError, heard: datetime) -> HostStatus:
-        """Returns the status of a host that has not answered since the time `heard`."""
+        """Returns the status of a host that last answered at the time `heard`."""
         if not self.answers:
             return self
         return replace(self, state=UNKNOWN, since=heard, lost=why, sample=None)
@@ -175,7 +174,7 @@ class HostStatus:
     def sampled(self, sample: Mapping[str, Any], now: datetime) -> HostStatus:
         """Returns the status with new telemetry.
 
-        A host that had stopped answering returns to the state of its last check in this session.
+        If the host had stopped answering, its state is again that of its last check in this session.
         """
         if self.state == UNKNOWN and self.lost is not None and self.check is not None:
             return replace(self, state=self.check.state, since=now, lost=None, sample=sample)

@@ -1,8 +1,8 @@
 """Background work with results on the GUI thread.
 
 Work runs on threads that the program does not join when it exits (`torchyard_core.background_thread`). Results, errors
-and progress arrive on the GUI thread through a queued signal, and never after the window has been closed. A hanging
-login therefore neither delays the exit nor calls deleted widgets.
+and progress arrive on the GUI thread through a queued signal, and never after the window has been closed. Therefore, a
+login that hangs neither delays the exit nor leads to calls of deleted widgets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Call = Callable[[], None]
 
 
 class Cancelled(Exception):
-    """Raised by `Job.checkpoint` in cancelled work."""
+    """Raised by `Job.checkpoint` if the job has been cancelled."""
 
 
 class Job:
@@ -51,13 +51,13 @@ class Job:
     def checkpoint(self, *progress: Any) -> None:
         """Raises Cancelled if the job was cancelled.
 
-        Any arguments are ignored, so the method can be used as a progress callback.
+        Accepts and ignores any arguments, so the method can be used as a progress callback.
         """
         if self._cancelled.is_set():
             raise Cancelled
 
     def finish(self) -> bool:
-        """Claims the delivery of the result. Returns False for later calls and after a cancellation."""
+        """Claims the right to deliver the result. Returns False if it was claimed before, or after a cancellation."""
         if self.is_finished:
             return False
         self._finished.set()
@@ -65,7 +65,7 @@ class Job:
 
 
 class _Gate:
-    """Gate that passes calls to the GUI thread until it is closed. A closed gate cannot be opened again."""
+    """Passes calls to the GUI thread until it is closed. A closed gate cannot be opened again."""
 
     def __init__(self, emit: Callable[[Call], None]):
         self._emit = emit
@@ -73,7 +73,7 @@ class _Gate:
         self._open = True
 
     def post(self, call: Call) -> None:
-        # The lock keeps the signal's object alive during the emission.
+        # While the lock is held, the object of the signal cannot be deleted.
         with self._lock:
             if self._open:
                 self._emit(call)
@@ -126,7 +126,7 @@ class Jobs(QObject):
                 result = work()
             except Cancelled:
                 job.cancel()
-            except Exception as error:  # An exception would not leave the thread, so it is passed on.
+            except Exception as error:  # An exception would be lost with the thread, so it is passed on.
                 explained = explain(error)
                 gate.post(lambda: hand_over(failed, explained))
             else:
@@ -139,11 +139,11 @@ class Jobs(QObject):
         return job
 
     def tell(self, call: Callable[..., None], *args: Any) -> None:
-        """Schedules a call on the GUI thread. May be called on any thread; ignored after `close`."""
+        """Schedules a call on the GUI thread. May be called on any thread. Has no effect after `close`."""
         self._gate.post(lambda: call(*args))
 
     def close(self) -> None:
-        """Discards all later results. Running threads are not stopped; they end with their work."""
+        """Discards all later results. Threads that are running are not interrupted."""
         self._gate.shut()
 
     def _call(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""A launch or restart in the window. It runs on a thread; checks, progress and the outcome are emitted as signals."""
+"""A launch or restart that runs on a thread. Its checks, progress and outcome are emitted as signals."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 
 class LaunchJob(QObject):
-    """One launch. Unless it is closed, it ends with one of the signals `started`, `failed` and `cancelled`."""
+    """One launch. Unless it is closed, it ends with exactly one of the signals `started`, `failed` and `cancelled`."""
 
     checked = Signal(object)
     """Emitted with each Check."""
     progressed = Signal(str, object, object)
-    """Emitted with (step as in `Launch.on_progress`, done, total)."""
+    """Emitted with the step, as in `Launch.on_progress`, the amount done, and the total."""
     asked = Signal(object)
-    """Emitted with a Confirmation: the launch waits for `answer` or `cancel`."""
+    """Emitted with a Confirmation. The launch waits until `answer` or `cancel` is called."""
     started = Signal(str)
-    """Emitted with the ID of the run, which has started."""
+    """Emitted with the ID of the run when it has started."""
     failed = Signal(object)
-    """Emitted with a TorchyardError. Nothing is left on the hosts, unless the code is `start_unknown`: then the run may
-    have started.
+    """Emitted with a TorchyardError. Nothing is left on the hosts, except if the code is `start_unknown`: in this case,
+    the run may have started.
     """
     cancelled = Signal()
-    """Emitted when the launch was cancelled; nothing is left on the hosts."""
+    """Emitted when the launch has been cancelled and nothing is left on the hosts."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class LaunchJob(QObject):
         self.cancel()
         self.is_over = True
 
-    # The following methods run on the background thread.
+    # Methods of the background thread
 
     def _emit(self, kind: str, *details: Any) -> None:
         self._model.jobs.tell(self._receive, kind, details)
@@ -108,7 +108,7 @@ class LaunchJob(QObject):
         if not self.is_cancelled:
             self._answered.clear()
             self._emit("asked", question)
-            if self.is_cancelled:  # The GUI thread may have cancelled the launch in the meantime.
+            if self.is_cancelled:  # Meanwhile, the GUI thread may have cancelled the launch.
                 self._answered.set()
             self._answered.wait()
         return self._answer and not self.is_cancelled
@@ -132,19 +132,19 @@ class LaunchJob(QObject):
             return RunFailed(error.first_error.message, code=error.code)
         except StartUnknown as unknown:
             return unknown
-        except Exception as error:  # An exception would not leave the thread, so it is returned.
-            # After a cancellation, the interrupted operation may raise an error of its own.
+        except Exception as error:  # An exception would be lost with the thread, so it is returned.
+            # After a cancellation, the operation that was interrupted may fail with another error.
             return None if self.is_cancelled else explain(error)
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
-        """Returns the use case of the application layer that this job runs."""
+        """Returns the launch or restart of the application layer that this job runs."""
         from torchyard_core.app.launch_run import LaunchRun
         from torchyard_core.launch.calendar_port import BookingOptions
 
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
             booking = BookingOptions(planned.length, planned.start)
-        else:  # A default planned time was not chosen by the user, so its length is not used.
+        else:  # If the user has not chosen a planned time, its default length does not count.
             booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
         return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
 
@@ -159,13 +159,13 @@ class LaunchJob(QObject):
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """Returns a check. The remark of a host's link, if any, is added to a passed check of that host."""
+        """Returns a check. If it has passed and the link to its host has a remark, adds the remark to it."""
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check
         return replace(check, message=f"{check.message}. {link.remark}", warning=True)
 
-    # The following methods run on the GUI thread.
+    # Methods of the GUI thread
 
     def _receive(self, kind: str, details: tuple[Any, ...]) -> None:
         if self.is_over:
@@ -196,7 +196,7 @@ class LaunchJob(QObject):
             self.started.emit(outcome.run_id)
 
     def _take_back(self, started: StartedRun) -> None:
-        """Ends a run that had already started when the user cancelled the launch."""
+        """Ends a run that had already started when the user cancelled."""
         from torchyard_core.launch.launch import StartUnknown
 
         assert self._launch is not None
@@ -221,7 +221,7 @@ _UNRECORDED = Check("history", "", True, "", warning=True)
 
 
 class RestartJob(LaunchJob):
-    """One restart of an ended run. It has the signals of a launch."""
+    """One restart of an ended run, with the signals of a launch."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class RestartJob(LaunchJob):
         """Prepares a restart; `start` begins it.
 
         Args:
-            text: Text of the topology that was run. The text and the name of its `file` are from the run's record.
+            text: Text of the topology. This text and the name of its `file` come from the run's record.
             from_beginning: Whether to begin at the first step instead of the newest checkpoint.
         """
         super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)

@@ -1,6 +1,6 @@
-"""Reader of one rank's log on its host, by byte offset. It reports the growth of the log.
+"""Reads one rank's log on its host by byte offset, and reports when the log grows.
 
-Only opening the connection needs a thread. All signals are emitted on the GUI thread.
+A thread is needed only to open the connection. All signals are emitted on the GUI thread.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
 
 WATCH_EVERY_MS = 200
-"""Pause in milliseconds between an answer and the next query of a growing log."""
+"""Milliseconds between an answer and the next query while a log is growing."""
 RETRY_MS = 2000
 PAGE_BYTES = 64 * 1024
 
 Taken = Callable[[bytes, int], None]
-"""Called with (data, size of the whole log)."""
+"""Called with the data and the size of the whole log."""
 
 
 class LogFeed(QObject):
     """The log of one rank. `size` is the last known length of the log in bytes."""
 
     grown = Signal(bytes, int)
-    """Emitted with new data and its offset. If there is too much new data for one message, it is only the beginning.
+    """Emitted with new data and its offset. If there are more new data than fit into a message, these are only the
+    first.
 
     `size` and `times` are already updated.
     """
     ended_changed = Signal()
     lost = Signal(object)
-    """Emitted with a TorchyardError when the host does not answer; further attempts follow."""
+    """Emitted with a TorchyardError when the host does not answer. The feed keeps trying."""
     found = Signal()
-    """Emitted when the host answers for the first time or again."""
+    """Emitted when the host answers for the first time, and when it answers again."""
     failed = Signal(object)
     """Emitted with a TorchyardError when the agent refuses a query, which is not repeated."""
 
@@ -127,7 +128,7 @@ class LogFeed(QObject):
             self._again.start(RETRY_MS)
 
     def _watch(self) -> None:
-        """Requests an answer from the host as soon as the log has grown."""
+        """Asks the host to answer as soon as the log has grown."""
         if self._closed:
             return
         if not self.is_open:

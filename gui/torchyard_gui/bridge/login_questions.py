@@ -14,7 +14,7 @@ from torchyard_gui.bridge.jobs import Jobs
 
 
 class WaitingQuestion:
-    """A question asked by a login, which waits for the answer. All methods are thread-safe."""
+    """A login's question. The login waits for the answer. All methods are thread-safe."""
 
     def __init__(self, question: CredentialPrompt):
         self.question = question
@@ -27,14 +27,14 @@ class WaitingQuestion:
         return self._answered.is_set()
 
     def answer(self, text: str | None) -> None:
-        """Sets the answer; None means that the user declined to answer. Only the first call has an effect."""
+        """Sets the answer, or None if the user has declined. Only the first call has an effect."""
         with self._lock:
             if not self._answered.is_set():
                 self._answer = text
                 self._answered.set()
 
     def wait(self) -> str | None:
-        """Waits for the answer, returns it, and does not keep it. Called on the thread of the login."""
+        """Waits for the answer and returns it without keeping it. Called on the login's thread."""
         self._answered.wait()
         with self._lock:
             answer, self._answer = self._answer, None
@@ -51,7 +51,7 @@ class LoginQuestions(QObject):
     asked = Signal(object)
     """Emitted with a WaitingQuestion to show and answer, on the GUI thread."""
     withdrawn = Signal()
-    """Emitted when the question no longer needs an answer."""
+    """Emitted when the question that is shown no longer needs an answer."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -64,13 +64,13 @@ class LoginQuestions(QObject):
         self._is_closed = False
 
     def begin(self) -> None:
-        """Allows questions again, because the user started an action that may need logins."""
+        """Allows questions again. Called when the user starts an action that may need logins."""
         with self._guard:
             self._is_quiet = False
             self._given_up.clear()
 
     def hush(self) -> None:
-        """Leaves the current question unanswered and suppresses all others until `begin` is called."""
+        """Leaves the current question unanswered, and asks no others until `begin` is called."""
         with self._guard:
             self._is_quiet = True
             waiting = self._waiting

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bridge.bookings_model import BookingsModel, CalendarState
 
 TICK_MS = 30_000
-"""Interval in milliseconds at which "now" is updated."""
+"""Interval in milliseconds between updates of "now"."""
 
 
 def utc_now() -> datetime:
@@ -25,12 +25,12 @@ def utc_now() -> datetime:
 
 
 class PlanningTime(QObject):
-    """The planned time with its bookings. There are no bookings without a calendar."""
+    """The planned time and the bookings that overlap it. If there is no calendar, there are no bookings."""
 
     changed = Signal()
-    """Emitted when the time or its bookings have changed."""
+    """Emitted when the planned time, or a booking that overlaps it, has changed."""
     chosen = Signal(object)
-    """Emitted with the PlannedTime that the user chose."""
+    """Emitted with the PlannedTime that the user has chosen."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class PlanningTime(QObject):
 
         Args:
             calendar: Returns the model of the bookings, or None while the user has no calendar.
-            planned: The planned time when the window was last open.
+            planned: The planned time that the last window stored.
         """
         super().__init__(parent)
         self._fleet = fleet
@@ -90,7 +90,7 @@ class PlanningTime(QObject):
         self._clock = lambda: model.now
         self._tick.start()
         model.watch(self._is_visible, "planning")
-        # Whole days are loaded, so that the calendar is rarely reloaded as "now" advances.
+        # Whole days are loaded, because the calendar would otherwise be reloaded whenever "now" advances.
         when = self.planned.interval(self.now)
         since = datetime.combine(when.start.date(), time(), UTC)
         model.show(since, datetime.combine(when.end.date(), time(), UTC) + timedelta(days=1), "planning")
@@ -98,12 +98,12 @@ class PlanningTime(QObject):
     def watch(self, on: bool) -> None:
         """Sets whether the planned time is visible."""
         self._is_visible = on
-        # Before `begin`, the timer is inactive and no database may be opened.
+        # The timer is inactive before `begin`, when no database may be opened.
         if self._tick.isActive() and (model := self._calendar()) is not None:
             model.watch(on, "planning")
 
     def refresh(self) -> None:
-        """Passes the bookings during the planned time to the planner."""
+        """Passes the bookings that overlap the planned time to the planner."""
         model = self._calendar()
         seen = model.seen if model is not None else None
         if seen is not None and model is not None and model.has_loaded:

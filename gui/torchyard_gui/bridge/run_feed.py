@@ -1,4 +1,4 @@
-"""Live state of one run. A thread follows the run, and the window processes its messages in batches."""
+"""Keeps the state of one run up to date. A thread follows the run, and the window processes its messages in batches."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ if TYPE_CHECKING:
     from torchyard_gui.canvas.live_state import ReplicaLiveState, Tint
 
 EVENTS_EVERY_MS = 100
-"""Time in milliseconds for which events are collected before they are processed together."""
+"""Milliseconds during which events are collected before they are processed together."""
 SAMPLES_EVERY_MS = 400
-"""Interval in milliseconds at which samples are read. Hosts send a sample every second, so none is lost."""
+"""Interval in milliseconds between reads of samples. A host sends one sample per second, so no sample is lost."""
 SAMPLES_REPORTED_EVERY_S = 0.95
-"""Minimum time between two reports of samples, slightly less than the second between two samples."""
+"""Minimum number of seconds between two reports of samples, slightly less than the second between two samples."""
 SLICE_S = 0.008
-"""A long journal is read in slices of this number of seconds, so that the window stays responsive."""
+"""A long journal is read in slices of this many seconds, so that the window stays responsive."""
 LOOK_EVERY_MS = 2000
-"""Interval in milliseconds of the check for silent hosts."""
+"""Interval in milliseconds between checks for silent hosts."""
 WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
-"""Time in seconds between two checks above which the window itself must have been blocked.
+"""If there are more seconds than this between two checks for silent hosts, the window itself must have been blocked.
 
-In that case no host counts as silent, because the window has unread messages.
+In this case, no host counts as silent, because the window has not read its messages yet.
 """
 
 
 class Inbox:
-    """Queue of messages from the thread to the window: all events in order, and only the latest sample of each host."""
+    """Queue of messages from the thread to the window. It contains all events in order, but only the latest sample of
+    each host.
+    """
 
     def __init__(self, wake: Callable[[bool], None]):
         """Creates an empty inbox.
@@ -73,7 +75,7 @@ class Inbox:
             self._wake(False)
 
     def listen_again(self) -> None:
-        """Makes the next event call `wake` again."""
+        """Makes `wake` be called again for the next event."""
         with self._lock:
             self._is_notified = False
 
@@ -83,7 +85,7 @@ class RunFeed(QObject):
 
     changed = Signal(object)
     failed = Signal(object)
-    """Emitted with a TorchyardError when the run cannot be followed; `retry` may start another attempt."""
+    """Emitted with a TorchyardError when the run cannot be followed. `retry` may start another attempt."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class RunFeed(QObject):
     def metric_of(self, replica: str) -> str:
         """Returns the metric shown on a replica's chip, or "" if the replica is not running.
 
-        It is the use of its GPUs, or else its throughput, its traffic or the use of its CPUs.
+        It is the first of these that is known: the use of its GPUs, its throughput, its traffic, the use of its CPUs.
         """
         track = self.picture.tracks[replica]
         if track.state not in ("running", "stopping"):
@@ -167,7 +169,7 @@ class RunFeed(QObject):
         return f"CPU {percent(cpu)}" if cpu is not None else ""
 
     def retry(self, run: KnownRun) -> None:
-        """Updates a run that is not followed, and retries if the new information makes success likely.
+        """Updates a run that is not followed, and tries to follow it if the new information makes success likely.
 
         Args:
             run: Entry of the run in the latest list of runs.
@@ -189,12 +191,12 @@ class RunFeed(QObject):
         for timer in (self._news_timer, self._sample_timer, self._silence_timer):
             timer.stop()
 
-    # The following method runs on the background thread.
+    # Method of the background thread
 
     def _wake(self, is_news: bool) -> None:
         self._jobs.tell(self._woken, is_news)
 
-    # The following methods run on the GUI thread.
+    # Methods of the GUI thread
 
     def _begin(self) -> None:
         self._job = Job()
@@ -279,7 +281,7 @@ class RunFeed(QObject):
             self.changed.emit(changes)
 
     def _take_history(self, record: RunRecord | None) -> None:
-        """Applies the record of the run in this computer's history, so that the run is drawn while no host answers."""
+        """Applies this computer's record of the run, so that the run is drawn even while no host answers."""
         picture = self.picture
         if record is not None:
             about = {
@@ -312,7 +314,7 @@ class RunFeed(QObject):
         self._silence_timer.stop()
 
     def _broke(self, error: TorchyardError) -> None:
-        self._inbox.post("broke", error)  # The inbox delivers the error after all earlier events.
+        self._inbox.post("broke", error)  # The inbox delivers this error after all earlier events.
         self._done(None)
 
     def _end(self, error: TorchyardError) -> None:
@@ -323,18 +325,19 @@ class RunFeed(QObject):
             if error.code == "keeper_died":
                 picture.state, picture.reason = "failed", error.message
                 self._changes.run = True
-            else:  # The run itself is not affected by this error.
+            else:  # This error does not affect the run itself.
                 picture.mark_unfollowed(self._changes)
         self.failed.emit(error)
 
 
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
-    """Follows a run until its end, and retries while the primary host does not answer. Called on a separate thread.
+    """Follows a run until its end. While the primary's host does not answer, tries again and again. Called on a
+    separate thread.
 
     Raises:
-        RunFailed: The keeper of the run died.
+        RunFailed: The keeper of the run has died.
         AgentRefused: The host does not know the run.
-        TorchyardError: With the code `no_host` if the primary host is not in the fleet.
+        TorchyardError: With the code `no_host` if the primary's host is not in the fleet.
     """
     tries = 0
     while True:
@@ -350,7 +353,7 @@ def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
 
 
 def _ask(run: KnownRun, fleet: Fleet) -> tuple[DaemonClient, dict[str, Any]]:
-    if run.primary not in fleet.hosts:
+    if not fleet.knows(run.primary):
         raise TorchyardError(
             f"the primary host {run.primary} is not in the fleet.",
             code="no_host",
@@ -361,7 +364,7 @@ def _ask(run: KnownRun, fleet: Fleet) -> tuple[DaemonClient, dict[str, Any]]:
 
 
 def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, Any], inbox: Inbox, job: Job) -> None:
-    """Follows a run over a link to its primary host. The follower reconnects lost links itself."""
+    """Follows a run over a link to its primary's host. If the link is lost, the follower opens another one itself."""
 
     def reattach(host: str) -> DaemonClient:
         job.checkpoint()
@@ -383,7 +386,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
     try:
         for event in events:
             job.checkpoint()
-            # Reports without an epoch are derived from samples, which `post_sample` receives anyway.
+            # Reports without an epoch are made from samples, which `post_sample` receives as well.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
     finally:

@@ -1,7 +1,6 @@
-"""The state of one run, merged from its record, its journal and the hosts' samples. Independent of Qt and threads.
-
-States are never guessed: the replicas of a host that does not answer keep their last state, with the time of the host's
-last answer.
+"""The state of one run, merged from its record, its journal and the hosts' samples. Does not depend on Qt and
+threads.\n\nStates are never guessed: if a host does not answer, its replicas keep their last state, with the time of
+the host's last answer.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from torchyard_gui.bridge.run_state_types import (
 )
 
 SILENT_S = 6.0
-"""Time without a report after which a host's state is unknown; hosts report once a second."""
+"""Time in seconds after a host's last report from which its state counts as unknown. Hosts report once a second."""
 TOTALS_EVERY_S = 0.9
 
 
 class RunState:
-    """State of one run, as far as it is known."""
+    """The state of one run, as far as it is known."""
 
     def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str]):
         self.run_id = run_id
@@ -90,7 +89,7 @@ class RunState:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the state may be outdated, because the primary host does not answer or the run is not followed."""
+        """Whether the state may be outdated, because the primary's host does not answer or the run is not followed."""
         return not self.is_over and (bool(self.known_from) or not self.is_followed or self.primary in self.lost)
 
     @property
@@ -149,7 +148,7 @@ class RunState:
             self.moments.append(TimelineEvent(ended, "run", self.state, reason=self.reason))
 
     def forget_noted(self) -> None:
-        """Deletes the metrics and events of this computer's record before the journal replays them."""
+        """Deletes the metrics and events that come from this computer's record, before the journal replays them."""
         if self._is_noted:
             self._is_noted = False
             self.moments.clear()
@@ -158,13 +157,13 @@ class RunState:
                 track.ring = TimeSeries(capacity_for(len(self.tracks)))
 
     def take_event(self, event: Mapping[str, Any], changes: RunChanges) -> None:
-        """Applies an event of the journal or a `connection` event. Events must be passed in order."""
+        """Applies an event of the journal, or a `connection` event. Events must be passed in their order."""
         kind = event["event"]
         if kind == "connection":
             self._connection(event, changes)
             return
         if event["seq"] <= self._seen.get(event["epoch"], 0):
-            return  # The event is known already: after a lost connection, the journal is replayed.
+            return  # The event is already known, because the journal is replayed after a lost connection.
         self._seen[event["epoch"]] = event["seq"]
         at = when(event.get("time")) or 0.0
         self.as_of = max(at, self.as_of or 0.0)
@@ -203,7 +202,7 @@ class RunState:
         Args:
             now: Local monotonic time in seconds.
         """
-        # A disconnected primary host is considered connected again only once its journal arrives.
+        # If the primary's host was disconnected, it counts as connected only when its journal arrives.
         if host != self.primary or host in self._silent:
             self.mark_found(host, changes)
         self._heard[host] = now
@@ -223,7 +222,7 @@ class RunState:
         self._add_totals(self._sampled_at)
 
     def look_for_silence(self, now: float, wall: float, changes: RunChanges) -> None:
-        """Marks hosts as lost if they have stopped reporting although their connections were not closed."""
+        """Marks hosts as lost if they no longer report although their connections are open."""
         if self.is_over:
             return
         for host, heard in self._heard.items():
@@ -237,7 +236,7 @@ class RunState:
             self._lose(host, self._reported_at.get(host) or self.as_of, changes)
 
     def mark_found(self, host: str, changes: RunChanges) -> None:
-        """Marks a lost host as reachable again."""
+        """Marks a lost host as connected again."""
         if host in self.lost:
             del self.lost[host]
             self._silent.discard(host)
@@ -246,7 +245,7 @@ class RunState:
             changes.replicas.update(self._by_host.get(host, {}))
 
     def mark_unfollowed(self, changes: RunChanges) -> None:
-        """Marks the run as not followed, which makes its current state on the hosts unknown."""
+        """Marks the run as not followed, so its state counts as possibly outdated."""
         self.is_followed = False
         self.lost = {host: self._reported_at.get(host) or self.as_of for host in self.hosts} | self.lost
         changes.run = True
@@ -255,7 +254,7 @@ class RunState:
     def mark_followed(self, changes: RunChanges) -> None:
         """Marks the run as followed.
 
-        Lost hosts are considered to be answering until they are reported as lost again.
+        Hosts that were lost count as connected until they are reported as lost again.
         """
         if not self.is_followed:
             self.is_followed = True
@@ -263,13 +262,13 @@ class RunState:
                 self.mark_found(host, changes)
 
     def stale_since(self, track: ReplicaStatus) -> float | None:
-        """Returns the time of the last values of a replica whose host is lost, or None if the values are current."""
+        """Returns the time of a replica's last values if its host is lost; returns None if the values are current."""
         if self.is_over or track.is_over or track.host not in self.lost:
             return None
         return track.ring.last_time or self.lost[track.host] or self.as_of or 0.0
 
     def meter(self, track: ReplicaStatus) -> float | None:
-        """Returns the load of a replica from 0 to 1: that of its GPUs, or of its CPUs if it has no GPUs."""
+        """Returns the load of a replica from 0 to 1. It is the load of its GPUs, or of its CPUs if it has no GPUs."""
         percent = track.ring.last("gpu") if track.gpus else track.ring.last("cpu")
         if percent is None or track.state not in ("running", "stopping"):
             return None
@@ -286,7 +285,7 @@ class RunState:
         return None if name in SUMS and self._is_partial else self.totals.last(name)
 
     def reported_by(self, name: str) -> tuple[int, int]:
-        """Returns the number of replicas that reported a finite value of a metric, and of those that can report it."""
+        """Returns how many replicas have reported a finite value of a metric, and how many can report it."""
         asked = matching_tracks(self.tracks.values(), name)
         return len(finite_values(asked, name)), len(asked)
 
@@ -310,7 +309,7 @@ class RunState:
     def failures(self) -> list[ReplicaStatus]:
         """Returns the failed and lost replicas.
 
-        The first failure comes first; later failures may be consequences of it.
+        The earliest failure is first, because later failures may be consequences of it.
         """
         failed = [track for track in self.tracks.values() if track.state in ("failed", "lost")]
         return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
@@ -322,7 +321,7 @@ class RunState:
         return track.reason
 
     def _names(self, track: ReplicaStatus) -> bool:
-        """Returns whether the reason for the run's state begins with the name of this replica."""
+        """Returns whether the reason for the run's state begins with the replica's name."""
         return self.reason.startswith((f"{track.name}:", f"{track.name} "))
 
     def _take_metrics(self, metrics: Mapping[str, Mapping[str, float | None]], at: float) -> None:
@@ -334,7 +333,9 @@ class RunState:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether a sum would be wrong, because a live replica's host is lost or a running replica has no values."""
+        """Whether a sum would be incomplete, because the host of a live replica is lost or a running replica has
+        reported no values.
+        """
         return any(
             track.host in self.lost or (track.state == "running" and not len(track.ring))
             for track in self.tracks.values()
@@ -373,7 +374,7 @@ class RunState:
         waiting = waiting_for(event.get("waiting_for"))
         if at >= self._shown_at:  # A replayed event is older than the current state and must not change it.
             self._waiting = waiting
-            # Once the run is running again, the reason for its restart is obsolete.
+            # The reason for a restart is obsolete when the run is running again.
             self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
         if state == "running" and self.started is None:
             self.started = at
@@ -401,7 +402,7 @@ class RunState:
             return
         if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
             self._note(TimelineEvent(at, "first_step", replica=track.name, host=track.host), changes)
-        # Once a host sends telemetry, reports in the journal would duplicate its samples.
+        # When a host sends telemetry, its samples contain the same values as the reports in the journal.
         values = reported_values(metrics_of_event(event), custom_metrics_of_event(event))
         if track.host not in self._heard and track.ring.append(at, values):
             changes.replicas.add(track.name)
@@ -409,13 +410,15 @@ class RunState:
             self._add_totals(at)
 
     def _asked(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
-        """Adds a request to launch, stop or grow the run to the timeline."""
+        """Adds a user's request to launch, stop or grow the run to the timeline."""
         what = "force" if event.get("force") else str(event.get("what", ""))
         host = str(event.get("host", ""))
         self._note(TimelineEvent(at, "asked", what, host=host, by=user_of(dict(event))), changes)
 
     def _checkpoint(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
-        """Handles a checkpoint that was saved or copied, such as `step-000000001200` or `step-000000001200-final`."""
+        """Processes a checkpoint that was saved or copied; its name is such as `step-000000001200` or
+        `step-000000001200-final`.
+        """
         step = re.match(r"step-(\d+)", str(event.get("checkpoint", "")))
         if step is None:
             return
@@ -447,7 +450,7 @@ class RunState:
     def _add_totals(self, at: float) -> None:
         if self.totals.last_time is not None and at - self.totals.last_time < TOTALS_EVERY_S:
             return
-        # During a replay, replicas already have their end states, which do not apply to earlier events.
+        # While the journal is replayed, replicas already have their final states, which do not apply to earlier events.
         is_past = at < self._shown_at
         alive = [
             track for track in self.tracks.values() if is_past or (not track.is_over and track.host not in self.lost)
@@ -468,13 +471,13 @@ OF_TRAINERS = ("throughput", "loss", "step")
 
 
 def known(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
-    """Returns the latest value of each replica that reported one. A value is NaN if it is not finite."""
+    """Returns the latest value of each replica that has reported one. NaN stands for a value that is not finite."""
     values = (track.ring.last(name) for track in tracks)
     return [value for value in values if value is not None]
 
 
 def finite_values(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
-    """Returns the latest finite value of each replica that reported one."""
+    """Returns the latest value of each replica that has reported a finite one."""
     return [value for value in known(tracks, name) if not math.isnan(value)]
 
 
@@ -488,8 +491,8 @@ def matching_tracks(tracks: Iterable[ReplicaStatus], name: str) -> list[ReplicaS
 def add_up(tracks: Sequence[ReplicaStatus], *, is_whole: bool = True) -> dict[str, float | None]:
     """Computes totals of the latest reports.
 
-    These are the maximum `step`, the `loss` of the first trainer that reports it, the median `gpu`, and sums. Sums are
-    None unless `is_whole`, because a partial sum would be misleading.
+    The totals are the maximum `step`, the `loss` of the first trainer that reports one, the median `gpu`, and sums.
+    Sums are None unless `is_whole`, because an incomplete sum would be misleading.
     """
     found: dict[str, float | None] = {}
     for name in TOTALS:

@@ -14,7 +14,7 @@ SERVING = ("ps", "reducer")
 
 @dataclass
 class ReplicaStatus:
-    """One replica: placement, state and measurements."""
+    """One replica: where it is placed, its state, and its measured values."""
 
     name: str
     host: str
@@ -26,7 +26,7 @@ class ReplicaStatus:
     exit_code: int | None = None
     restarts: int = 0
     since: float | None = None
-    """Start of the state in seconds since 1970, or None if it is unknown."""
+    """The time at which the state began, in seconds since 1970; None if it is unknown."""
 
     @property
     def role(self) -> str:
@@ -38,7 +38,7 @@ class ReplicaStatus:
 
     @property
     def serves(self) -> bool:
-        """Whether the replica serves trainers instead of taking steps itself."""
+        """Whether the replica serves trainers and takes no steps itself."""
         return self.role in SERVING
 
     @property
@@ -48,12 +48,12 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class WaitingForHosts:
-    """A restart that is delayed until lost hosts answer again or a time limit has passed."""
+    """A restart that waits until lost hosts answer again, or until a time limit."""
 
     cause: str
     hosts: str
     until: float
-    """The end of the wait, in seconds since 1970."""
+    """The time limit, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,22 @@ class TimelineEvent:
     host: str = ""
     reason: str = ""
     generation: int = 0
-    """For a restart: the new generation of the gang."""
+    """The new generation of the gang, for a restart."""
     by: str = ""
-    """For a request (`state`: launch, stop, force or grow): the user, such as `kim@laptop`; "" if unknown."""
+    """The user who made a request (`state`: launch, stop, force or grow), such as `kim@laptop`; "" if unknown."""
     waiting: WaitingForHosts | None = None
-    """For a run that waits before a restart: the hosts that it waits for."""
+    """The hosts that a run waits for before it restarts."""
     step: int = 0
-    """For a checkpoint or a membership: its step."""
+    """The step of a checkpoint or of a membership."""
     remaining: int = 0
-    """For a membership: the number of workers that are not lost."""
+    """The number of workers that are not lost, for a membership."""
     workers: int = 0
-    """For a membership: the number of workers before all losses."""
+    """The number of workers before any was lost, for a membership."""
 
     def repeats(self, before: TimelineEvent) -> bool:
-        """Whether the entry repeats the previous one: an end is reported first as a state and then with details."""
+        """Whether the event repeats the previous one: the end of a run or replica is reported first as a state, and
+        then with details.
+        """
         alike = (self.kind, self.state, self.replica, self.host, self.generation, self.by, self.step)
         if alike != (
             *(before.kind, before.state, before.replica, before.host, before.generation, before.by, before.step),
@@ -103,14 +105,14 @@ def waiting_for(value: object) -> WaitingForHosts | None:
 
 @dataclass
 class RunChanges:
-    """The changes since the last report to the window."""
+    """What has changed since the window was last told."""
 
     replicas: set[str] = field(default_factory=set)
     moments: list[TimelineEvent] = field(default_factory=list)
     run: bool = False
-    """Whether the run's state or reason has changed, or which of its hosts answer."""
+    """Whether the state of the run, the reason for it, or the set of hosts that answer has changed."""
     shown: bool = False
-    """Whether the run's record has arrived, with replicas and plan."""
+    """Whether the run's record, with its replicas and plan, has arrived."""
     samples: bool = False
 
     def __bool__(self) -> bool:

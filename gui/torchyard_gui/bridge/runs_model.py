@@ -1,4 +1,6 @@
-"""The window's model of the runs: those known to hosts or recorded on this computer, and feeds of followed runs."""
+"""The window's model of the runs that hosts know or this computer has recorded, with feeds of the runs that are
+followed.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ if TYPE_CHECKING:
     from torchyard_core.launch.growth import AddedWorkers
 
 FEEDS = 6
-"""Maximum number of open feeds. The feed that was requested longest ago is closed first."""
+"""Maximum number of open feeds. If there are more, the feed that was requested longest ago is closed."""
 
 Failed = Callable[[TorchyardError], None]
 
 
 class GrowthJob:
-    """The addition of workers to a run on a thread."""
+    """A job that adds workers to a run on a thread."""
 
     def __init__(self, model: FleetModel, run: KnownRun, host: str, count: int, pool: str):
         self._model = model
@@ -46,7 +48,7 @@ class GrowthJob:
         self.is_finished = False
 
     def cancel(self) -> None:
-        """Leaves the run as it was, unless the workers have joined it."""
+        """Cancels the addition, unless the workers have already joined the run."""
         self._is_cancelled = True
         if self._growing is not None:
             self._growing.cancel()
@@ -106,7 +108,7 @@ class RunsModel(QObject):
         return next((run for run in self._runs if run.run_id == run_id), None)
 
     def read_history(self) -> None:
-        """Reads this computer's history immediately, without contacting a host."""
+        """Reads this computer's history at once, without contacting a host."""
         self.annotations = self._notes.load()
         known = {run.run_id: run for run in self._runs if run.is_fresh}
         noted = list_runs({}, self.history)
@@ -114,7 +116,7 @@ class RunsModel(QObject):
         self._take(sorted(merged.values(), key=lambda run: run.run_id, reverse=True))
 
     def refresh(self) -> None:
-        """Requests the runs of all hosts. Nothing is changed on the hosts."""
+        """Asks all hosts for their runs. This changes nothing on the hosts."""
         if self._refreshing is not None:
             return
         fleet_model, history = self.fleet_model, self.history
@@ -151,12 +153,12 @@ class RunsModel(QObject):
         return feed
 
     def log(self, run: KnownRun, host: str, replica: str, local_rank: int = 0) -> LogFeed:
-        """Returns a feed of one rank's log. The caller must close it."""
+        """Returns a new feed of one rank's log, which the caller must close."""
         model = self.fleet_model
         return LogFeed(run.run_id, host, replica, local_rank, lambda: model.fleet, model.jobs, self)
 
     def stop(self, run: KnownRun, failed: Failed, *, force: bool = False, owner: QObject | None = None) -> Job:
-        """Requests the stop of a run. The end of the run is reported by its feed."""
+        """Requests that a run be stopped. The run's feed reports the end."""
         model = self.fleet_model
 
         def ask() -> None:
@@ -164,7 +166,7 @@ class RunsModel(QObject):
             if run.state == "waiting":
                 fleet, links = model.fleet, []
                 for host in run.hosts:
-                    with suppress(TorchyardError):  # A host that does not answer releases its resources by itself.
+                    with suppress(TorchyardError):  # A host that does not answer will release its resources by itself.
                         links.append(fleet.link(host, install=False))
                 free_prepared(run, links)
 
@@ -178,7 +180,7 @@ class RunsModel(QObject):
 
         def look() -> SavedStep | None:
             fleet = model.fleet
-            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            reached = fleet.links([host for host in run.hosts if fleet.knows(host)], install=False)
             links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
             found = newest_checkpoint(run, links)
             silent = [link for link in reached.values() if isinstance(link, HostError)]
@@ -215,7 +217,7 @@ class RunsModel(QObject):
 
         def bring() -> tuple[list[Path], list[TorchyardError]]:
             fleet = model.fleet
-            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            reached = fleet.links([host for host in run.hosts if fleet.knows(host)], install=False)
             links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
             files, silent = list_files(run.run_id, pattern, run.hosts, links)
             job.checkpoint()
@@ -287,7 +289,7 @@ class RunsModel(QObject):
 
         def bring() -> SavedModel:
             fleet = model.fleet
-            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            reached = fleet.links([host for host in run.hosts if fleet.knows(host)], install=False)
             links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
             sources = model_sources(run, self.history.load(run.run_id), links, fleet.interpreters(links))
             try:
@@ -329,11 +331,12 @@ class RunsModel(QObject):
         self.refreshing_changed.emit()
 
     def _take(self, runs: list[KnownRun]) -> None:
-        self._runs = [self._as_followed(run) for run in runs]
+        # The trials of a sweep would hide all other runs.
+        self._runs = [self._as_followed(run) for run in runs if not run.sweep_run]
         self.runs_changed.emit()
 
     def _as_followed(self, run: KnownRun) -> KnownRun:
-        """Returns the run with the state from its feed, which is more recent than the list of an earlier query."""
+        """Returns the run with the state from its feed, which is newer than the list."""
         feed = self._feeds.get(run.run_id)
         return run if feed is None else self._by_feed(run, feed)
 

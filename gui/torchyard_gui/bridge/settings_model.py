@@ -1,4 +1,4 @@
-"""The user's settings: read, changed with undo, and watched for changes by other programs."""
+"""The user's settings. They can be changed and undone, and changes by other programs are noticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.home import Home
 from torchyard_core.user_settings import UserSettings
 
 SETTLE_MS = 100
-"""Delay in milliseconds that merges the events of one write of the file."""
+"""Delay in milliseconds after a change of the file, because writing it once causes several events."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class _Edit:
 
 
 class SettingsModel(QObject):
-    """The settings file of a home folder. If the file has errors, the last valid settings remain in force."""
+    """The settings file of a home folder. While the file has errors, the last valid settings apply."""
 
     changed = Signal()
     """Emitted when `settings`, `written` or `error` has changed."""
@@ -50,7 +50,7 @@ class SettingsModel(QObject):
         self.reload()
 
     def reload(self) -> None:
-        """Reads the file. `changed` is emitted if the settings, the written values or the error have changed."""
+        """Reads the file. Emits `changed` if the settings, the written values or the error are different."""
         self._watch()
         settings, written, error = self.settings, self.written, None
         try:
@@ -63,7 +63,7 @@ class SettingsModel(QObject):
             self.changed.emit()
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns the problem with a new value, or None if the value is valid. An empty value is the default."""
+        """Returns what is wrong with a new value, or None if it is valid. An empty value stands for the default."""
         return self._change.problem(key, value)
 
     def change(self, key: str, value: str) -> None:
@@ -78,7 +78,7 @@ class SettingsModel(QObject):
 
     @property
     def can_undo(self) -> bool:
-        """Whether the last change can be undone, which is impossible if another program has changed the value since."""
+        """Whether the last change can be undone. It cannot be if another program has changed the value since."""
         return bool(self._edits) and self.written.get(self._edits[-1].key, "") == self._edits[-1].after
 
     def undo(self) -> str:
@@ -107,7 +107,7 @@ class SettingsModel(QObject):
     def _watch(self) -> None:
         """Watches the file and its folder, or the nearest parent folder that exists.
 
-        A replaced file must be watched again.
+        After the file has been replaced, it must be watched again.
         """
         folder = next((one for one in self.path.absolute().parents if one.is_dir()), None)
         for path in (folder, self.path):

@@ -18,6 +18,7 @@ WRITTEN: dict[str, Callable[[float], str]] = {
     "staleness": count,
     "dropped": count,
     "skipped": count,
+    "noise_scale": count,
     "version": count,
     "clients": count,
     "bytes_s": format_byte_rate,
@@ -25,6 +26,8 @@ WRITTEN: dict[str, Callable[[float], str]] = {
 """Functions that format a value, by field of a report."""
 OF_SERVERS = ("version", "clients", "bytes_s")
 """Fields that only servers and reducers report."""
+IF_REPORTED = (*OF_SERVERS, "noise_scale")
+"""Fields that are not shown for a trainer that does not report them."""
 NONE = "–"
 
 
@@ -42,6 +45,7 @@ def name_of(field: str) -> str:
         "staleness": translate("Runs", "Staleness"),
         "dropped": translate("Runs", "Dropped"),
         "skipped": translate("Runs", "Skipped"),
+        "noise_scale": translate("Runs", "Largest useful batch"),
         "version": translate("Runs", "Version"),
         "clients": translate("Runs", "Trainers"),
         "bytes_s": translate("Runs", "Traffic"),
@@ -49,7 +53,7 @@ def name_of(field: str) -> str:
 
 
 def sentence_of(field: str, *, served: bool = False) -> str:
-    """Returns the explanation of a metric. With `served`, it is the explanation for servers and reducers."""
+    """Returns a sentence that explains a metric. If `served` is set, it is the sentence for servers and reducers."""
     of_server = {
         "wait_s": translate("Runs", "Time that the newest step waited here for its last trainer"),
         "staleness": translate("Runs", "Versions by which the newest gradients were behind"),
@@ -64,6 +68,9 @@ def sentence_of(field: str, *, served: bool = False) -> str:
         "staleness": translate("Runs", "Versions by which its parameters are behind the servers"),
         "dropped": translate("Runs", "Pushes that the servers have dropped so far: too old, or not waited for"),
         "skipped": translate("Runs", "Steps that were skipped so far: gradients were not finite"),
+        "noise_scale": translate(
+            "Runs", "Gradient noise scale in samples: larger global batches hardly reduce the number of steps"
+        ),
         "version": translate("Runs", "Pushes that a server has accepted so far, of whole worker groups"),
         "clients": translate("Runs", "Trainers that are connected to a server or reducer"),
         "bytes_s": translate("Runs", "Bytes a second that a server or reducer sends and receives together"),
@@ -71,6 +78,6 @@ def sentence_of(field: str, *, served: bool = False) -> str:
 
 
 def step_parts(track: ReplicaStatus) -> list[tuple[str, str]]:
-    """Returns the names and values of the metrics that a replica reported."""
+    """Returns the names and values of the metrics that a replica has reported."""
     values = ((field, track.ring.last(field)) for field in WRITTEN)
     return [(name_of(field).lower(), written(field, value)) for field, value in values if value is not None]

@@ -1,4 +1,4 @@
-"""Outline of a drop target, also used to highlight a rack for a moment."""
+"""The outline of a drop target, which is also used to highlight a rack for a moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POINT_OUT_MS = 2500
 
 
 class DropHighlight(QObject):
-    """The outline; a `TopologyScene` has exactly one. A drag replaces the outline of a highlighted rack."""
+    """The only such outline of a `TopologyScene`. During a drag, it no longer highlights a rack."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)
@@ -27,7 +27,9 @@ class DropHighlight(QObject):
         self._pointing.timeout.connect(self.hide)
 
     def aim(self, rect: QRectF, *, fits: bool, slot: bool) -> None:
-        """Outlines a drop target in a colour that shows whether a drop is accepted. A null `rect` hides the outline."""
+        """Outlines a drop target in a colour that shows whether a drop would be accepted. If `rect` is null, hides the
+        outline.
+        """
         self.hide()
         if rect.isNull():
             return

@@ -1,4 +1,4 @@
-"""Rectangles as plain values, independent of Qt."""
+"""Rectangles as plain values, which do not depend on Qt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Box(NamedTuple):
         return self.x + self.width / 2, self.y + self.height / 2
 
     def has(self, x: float, y: float) -> bool:
-        left, top, width, height = self  # Properties would be slower; this runs on every mouse move.
+        left, top, width, height = self  # Properties would be slower, and this code runs on every mouse move.
         return 0 <= x - left < width and 0 <= y - top < height
 
     def meets(self, other: Box) -> bool:

@@ -1,4 +1,4 @@
-"""Translatable texts of the canvas."""
+"""Texts of the canvas, which can be translated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ENDED = ("succeeded", "failed", "stopped")
 
 
 def gpu_kinds(rack: RackContent) -> str:
-    """Returns the models of a rack's GPUs with their numbers, such as `8 × H100 80 GB`.
+    """Returns the models of a rack's GPUs and how many there are, such as `8 × H100 80 GB`.
 
     Returns `no GPU` for a checked host without GPUs, and "" if the models are unknown.
     """
     if not rack.gpus:
         return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
-    # GPUs of unchecked hosts have an unknown memory size, which is omitted.
+    # If a host has not been checked, the size of its GPUs' memory is unknown and left out.
     return ", ".join(f"{count} × {kind.removesuffix(' 0 GB')}" for kind, count in rack.gpus)
 
 
@@ -47,14 +47,14 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
     if not total or not rack.used:
         return role_counts(rack.chips) or translate("Canvas", "not used")
     if not rack.gpus:
-        # For a host that was never checked, the total number of GPUs is unknown.
+        # If a host has never been checked, it is unknown how many GPUs it has.
         one, several = translate("Canvas", "uses 1 GPU"), translate("Canvas", "uses {used} GPUs")
         return (one if rack.used == 1 else several).format(used=rack.used)
     if states is None:
         return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
     if all(look.state in ENDED for look in looks):
-        # The run has ended, so it does not cause the current use of the GPUs.
+        # The run has ended, so it does not use the GPUs that are in use now.
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
     return _busy_text(total).format(used=busy, total=total)
@@ -99,7 +99,9 @@ def section_summary(
 
 
 def short_use(rack: RackContent) -> str:
-    """Returns the use of a rack's GPUs for a low zoom, such as `3 of 4`, or "" if it has no known GPU."""
+    """Returns a short text for a low zoom about the use of a rack's GPUs, such as `3 of 4`, or "" if it has no known
+    GPU.
+    """
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total}").format(used=rack.used, total=len(rack.layout.slots))
@@ -147,7 +149,7 @@ def memory_value(rack: RackContent) -> str:
 def where(chip: ChipContent) -> str:
     """Returns the second line of a chip in an edited topology: its GPUs and, in the frame of a group, its host.
 
-    For a replica that is not placed, it is the number of GPUs that the replica needs.
+    If the replica is not placed, the line says how many GPUs it needs.
     """
     if chip.by_group and chip.host:
         return f"{chip.host}:{ranges(chip.gpus)}" if chip.gpus else chip.host
@@ -217,7 +219,7 @@ def restarted(count: int) -> str:
 
 
 def shorter(cause: str) -> str:
-    """Returns the short form of a cause for a chip, if there is one. The tool tip contains the full text."""
+    """Returns the short form of a cause for a chip if there is one. The chip's tool tip contains the full text."""
     return translate("Canvas", "OOM") if cause == "out of memory" else cause
 
 
@@ -231,7 +233,7 @@ def place_of(chip: ChipContent) -> str:
 
 
 def moved_from(place: str) -> str:
-    """Returns a text with the previous place of a replica that was just moved."""
+    """Returns a text about the place from which a replica was just moved."""
     return translate("Canvas", "moved; was {place}").format(place=place)
 
 
@@ -257,7 +259,7 @@ def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "
 
 
 def edges(count: int) -> str:
-    """Returns the part of a trunk's label with the number of edges that the trunk represents."""
+    """Returns the part of a trunk's label that says for how many edges the trunk stands."""
     return translate("Canvas", "{count} edges").format(count=f"{count:,}")
 
 
@@ -338,7 +340,7 @@ def add_text(role: str, host: str) -> str:
 
 
 def holder(user: str, gpu: int) -> str:
-    """Returns two lines about a GPU in use, with its user if known, for its slot."""
+    """Returns two lines for the slot of a GPU that is in use, with the user if known."""
     if not user:
         return translate("Canvas", "in use\nGPU {gpu}").format(gpu=gpu)
     return translate("Canvas", "{user}\nuses GPU {gpu}").format(user=user, gpu=gpu)
@@ -359,7 +361,7 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
 
 
 def rack_sentence(rack: RackContent, use: str, state: str = "") -> str:
-    """Returns the unabridged header of a rack, and which of its facts are unknown, for its tool tip.
+    """Returns, for the tool tip of a rack, its header in full and which of its facts are unknown.
 
     `state` is the name of the host's state, as on the Fleet page, unless the host is ready.
     """

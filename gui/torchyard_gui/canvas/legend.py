@@ -1,4 +1,4 @@
-"""Legend of the canvas: the meaning of ports and lines, or of the shades of tiles."""
+"""The legend of the canvas, which explains ports and lines, or the shades of tiles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from PySide6.QtCore import QCoreApplication, QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
-from torchyard_core.topology.model import Role, StrategyKind
-from torchyard_core.topology.strategies.registry import spec_of
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.edges.edge_items import DASHES, paint_port
 from torchyard_gui.canvas.edges.traffic import HostTraffic
@@ -29,18 +27,17 @@ SHADE_WIDTH = 18
 translate = QCoreApplication.translate
 
 
-def entries_of(kind: StrategyKind, wiring: HostTraffic) -> list[Entry]:
+def entries_of(wiring: HostTraffic) -> list[Entry]:
     """Returns a sign and a text for each kind of port, for the lines of the exchange, and for checkpoints, if drawn."""
     found: list[Entry] = []
     is_ring, is_average = len(wiring.ring) > 1, len(wiring.average) > 1
     does = {port for _, port in wiring.trunk} | ({"trains"} if is_ring or is_average else set())
     if wiring.neighbours:
         does = {"both"}
-    has_reducers = spec_of(kind).server_role is Role.REDUCER
     labels: dict[Sign, str] = {
         "trains": translate("Legend", "trainers"),
-        "serves": translate("Legend", "reducers") if has_reducers else translate("Legend", "servers"),
-        "both": translate("Legend", "trainers that reduce too") if has_reducers else translate("Legend", "both"),
+        "serves": translate("Legend", "reducers") if wiring.has_reducers else translate("Legend", "servers"),
+        "both": translate("Legend", "trainers that reduce too") if wiring.has_reducers else translate("Legend", "both"),
     }
     if wiring.neighbours:
         labels["both"] = translate("Legend", "trainers")
@@ -82,7 +79,7 @@ class Legend(QWidget):
         return [text for _, text in self._entries]
 
     def explain(self, entries: Sequence[Entry] | None) -> None:
-        """Shows entries, or the shades of tiles if `entries` is None. The legend is hidden if `entries` is empty."""
+        """Shows entries; if `entries` is None, shows the shades of tiles; if it is empty, hides the legend."""
         chosen = None if entries is None else tuple(entries)
         if chosen == self._entries:
             return
@@ -93,7 +90,9 @@ class Legend(QWidget):
         self.update()
 
     def set_limit(self, width: int) -> None:
-        """Sets the maximum width. Entries that do not fit are in further rows; the legend then grows upwards."""
+        """Sets the maximum width. If the entries do not fit into one row, further rows are added, and the legend grows
+        upwards.
+        """
         self._limit = width
         self._fit()
 
@@ -111,7 +110,7 @@ class Legend(QWidget):
     def _rows(self, entries: Sequence[Entry]) -> list[list[Entry]]:
         """Distributes the entries over rows that fit into the limit.
 
-        Only a single entry may be wider than the limit.
+        Only an entry that is alone in its row may be wider than the limit.
         """
         rows: list[list[Entry]] = []
         x = 0.0

@@ -1,4 +1,4 @@
-"""Levels of detail, which depend on the zoom."""
+"""The levels of detail. The zoom determines which of them is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Level(Enum):
     FULL = "full"
     """All texts and symbols are shown."""
     COARSE = "coarse"
-    """Badges and numbers are shown in a readable size."""
+    """Badges and numbers are shown in a size that is readable."""
     TILE = "tile"
     """Each rack is a tile with a cell for each GPU and for each replica without a GPU."""
 

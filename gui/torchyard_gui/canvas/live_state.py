@@ -11,7 +11,7 @@ Tint = Literal["wait", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLiveState:
-    """State of a live replica. A tint and a cause show a problem."""
+    """The state of a replica in a live run. A tint and a cause show a problem."""
 
     state: str
     """The state of the replica: "running", "starting", "pending", "failed", "unknown", "succeeded", "stopped", …"""
@@ -21,7 +21,7 @@ class ReplicaLiveState:
     """A metric as text with its unit, such as "91 %" or "412/s"."""
     tint: Tint | None = None
     cause: str = ""
-    """Short reason for the tint, such as "1.8×" or "out of memory"."""
+    """A short reason for the tint, such as "1.8×" or "out of memory"."""
     stale_since: str = ""
     """The time of the last report, such as "14:21"; empty while the replica's host answers."""
     restarts: int = 0
@@ -36,24 +36,24 @@ class ReplicaLiveState:
 
 @dataclass(frozen=True, slots=True)
 class HostLiveState:
-    """State of a live host."""
+    """The state of a host in a live run."""
 
     state: str = "ok"
     """The state of the host, as the name of its mark: "ok", "idle" or "unknown"."""
     since: str = ""
-    """The time since which the state is unknown, such as "14:21"; empty if that time is not known."""
+    """The time since which the state is unknown, such as "14:21"; empty if this time is not known."""
     note: str = ""
-    """Short text that replaces the use of GPUs at the right of the rack's header."""
+    """A short text that is shown at the right of the rack's header, in place of the use of GPUs."""
     holders: Mapping[int, str] = field(default_factory=dict)
-    """Users of the host's GPUs by GPU index, each as the two lines of text in a slot."""
+    """The user of each GPU that is in use, as the two lines in its slot, by GPU index."""
     held: Mapping[int, str] = field(default_factory=dict)
-    """Sentences about the users of the host's GPUs by GPU index, for tool tips."""
+    """A sentence about the user of each GPU that is in use, for tool tips, by GPU index."""
     name: str = ""
     """The name of the host's state as on the Fleet page, such as `unreachable`, for tool tips; "" if it is ready."""
     mark: str = ""
-    """The mark in the header, if it differs from `state`.
+    """The mark in the header, if it is not that of `state`.
 
-    In any case, `state` determines the appearance of the host's chips.
+    `state` nevertheless determines how the host's chips look.
     """
 
     @property

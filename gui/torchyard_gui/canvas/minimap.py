@@ -1,4 +1,4 @@
-"""Small map of the whole canvas with the visible part. A click or drag on it moves the view."""
+"""A small map of the whole canvas that shows which part is visible. A click or drag on it moves the view."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
 MOST = QSizeF(196, 132)
-"""Maximum size, including the padding."""
+"""Maximum size of the map, including the padding."""
 PAD = 8
 LARGE = 16
-"""Largest number of racks for which the map is hidden by default."""
+"""Number of racks up to which the map is hidden by default."""
 KEY_PART = 0.25
-"""Fraction of the visible area by which an arrow key moves the view."""
+"""The fraction of the visible area by which an arrow key moves the view."""
 
 Key = Qt.Key
 STEPS = {Key.Key_Left: (-1, 0), Key.Key_Right: (1, 0), Key.Key_Up: (0, -1), Key.Key_Down: (0, 1)}
 
 
 class Minimap(QWidget):
-    """The map. By default, it is shown if there are many racks and not all of them are visible."""
+    """The map. By default, it is shown if there are many racks and some of them are not visible."""
 
     centre_asked = Signal(QPointF)
-    """Emitted with the point of the scene to move to the middle of the view."""
+    """Emitted with the point of the scene that should be in the middle of the view."""
     left = Signal()
-    """Emitted when Esc was pressed."""
+    """Emitted when the user has pressed Esc."""
     shown_changed = Signal(bool)
 
     def __init__(self, view: QGraphicsView, scene: TopologyScene):
@@ -119,7 +119,7 @@ class Minimap(QWidget):
         elif event.key() == Key.Key_Escape:
             self.left.emit()
         else:
-            event.ignore()  # The view handles the keys for zooming.
+            event.ignore()  # The view handles these keys, which zoom.
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         super().focusInEvent(event)

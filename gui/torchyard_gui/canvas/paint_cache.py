@@ -1,6 +1,6 @@
 """Caches for painting: pens, brushes, colours, images, fonts and text widths.
 
-A change of the theme clears all caches except those of text widths and of shortened and wrapped texts.
+When the theme changes, all caches are cleared except for those of text widths and of shortened and wrapped texts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def put_pin(painter: QPainter, x: float, y: float, size: float) -> None:
 
 
 def _put(painter: QPainter, sketch: Sketch, name: str, x: float, y: float, size: float) -> None:
-    # Images are cached at their size in device pixels, because scaling a pixmap would blur it.
+    # Images are cached in the size in which they are shown, because scaling a pixmap would blur it.
     scale = painter.worldTransform().m11() * painter.device().devicePixelRatioF()
     image = _drawn(sketch, name, max(1, round(size * scale)))
     painter.drawPixmap(QRectF(x, y, size, size), image, QRectF(0, 0, image.width(), image.height()))
@@ -139,7 +139,7 @@ def write(
 
 @cache
 def follow_theme() -> None:
-    """Clears the caches that depend on the theme whenever it changes. Repeated calls have no effect."""
+    """Clears the caches that depend on the theme whenever the theme changes. Only the first call has an effect."""
     theme().changed.connect(_forget)
 
 

@@ -1,6 +1,6 @@
 """The scene of one plan: racks, tray and edges. The scene never changes the topology.
 
-It has a single view, which determines the zoom (for the level of detail) and the size (for the number of columns).
+It has a single view. The view's zoom determines the level of detail, and its size the number of columns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene, 
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.link_load import ExchangeFacts, link_loads
 from torchyard_core.topology.strategies.replica_groups import replica_groups
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
@@ -37,7 +36,7 @@ from torchyard_gui.theme.theme import theme
 EDGES, TARGET = 1.0, 2.0
 """Z values of edges and of drop targets, above those of racks."""
 HIGHLIGHT_MS = 6000
-"""Time in milliseconds for which moved replicas are highlighted."""
+"""Milliseconds for which replicas that have moved are highlighted."""
 
 
 class TopologyScene(QGraphicsScene):
@@ -46,17 +45,20 @@ class TopologyScene(QGraphicsScene):
     selection_changed = Signal(list)
     """Emitted with the names of the selected replicas, in the plan's order."""
     arranged = Signal()
-    """Emitted when racks were added, removed, moved or resized."""
+    """Emitted when racks have been added, removed, moved or resized."""
     states_changed = Signal()
-    """Emitted when the selection or the states of replicas have changed, and with them the description of the scene."""
+    """Emitted when the selection or the states of replicas have changed, so the description of the scene has changed,
+    too.
+    """
     traffic_changed = Signal()
-    """Emitted when the kind of the strategy or the traffic that the edges show has changed."""
+    """Emitted when the kind of the strategy, or the traffic that the edges show, has changed."""
     touched = Signal()
-    """Emitted when visible content changes or moves."""
+    """Emitted when something visible changes or moves."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
-        # All items are children of a few top-level items, so an index of items would cost updates without any benefit.
+        # All items are children of a few top-level items, so Qt's index of items would have to be updated without any
+        # benefit.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
@@ -79,7 +81,6 @@ class TopologyScene(QGraphicsScene):
         self._leaving: Counter[str] = Counter()
         """Number of edges between each section and the others."""
         self._zoom = 1.0
-        self._kind = StrategyKind.NONE
         self._states: Mapping[str, ReplicaLiveState] | None = None
         self._hosts: Mapping[str, HostLiveState] = {}
         self._problems: Mapping[str, str] = {}
@@ -125,10 +126,9 @@ class TopologyScene(QGraphicsScene):
             layout = lay_tray([chip.name for chip in chips], len(reason_lines(reasons)))
             contents.append(RackContent(TRAY, layout, chips, reasons=reasons))
         members = {chip.name: chip for content in contents for chip in content.chips}
-        drawn = (self._kind, self._wiring)
+        drawn = self._wiring
         order = [planned.name for planned in plan.replicas] if plan is not None else []
         self._chips = {name: members[name] for name in order if name in members}
-        self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
         placed = {chip.name: content.key for content in contents for chip in content.chips if content.key}
         self._wiring = host_traffic(traffic, placed, plan.topology.strategy) if plan is not None else HostTraffic()
         section_of = {chip.name: content.section for content in contents for chip in content.chips if content.section}
@@ -147,12 +147,12 @@ class TopologyScene(QGraphicsScene):
         self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
-        if (self._kind, self._wiring) != drawn:
+        if self._wiring != drawn:
             self.traffic_changed.emit()
 
     @property
     def moved(self) -> Mapping[str, str]:
-        """Previous places of the highlighted replicas, by name."""
+        """The previous places of the replicas that are highlighted because they have moved, by name."""
         return self._moved
 
     def _note_moves(self, before: Mapping[str, ChipContent]) -> None:
@@ -211,10 +211,6 @@ class TopologyScene(QGraphicsScene):
     @property
     def is_live(self) -> bool:
         return self._states is not None
-
-    @property
-    def strategy(self) -> StrategyKind:
-        return self._kind
 
     @property
     def wiring(self) -> HostTraffic:
@@ -307,7 +303,7 @@ class TopologyScene(QGraphicsScene):
             self._mark(touched)
 
     def set_lifted(self, names: Iterable[str]) -> None:
-        """Draws the chips of these replicas faded, because they are being dragged."""
+        """Draws the chips of these replicas pale, because the user is dragging them."""
         lifted = frozenset(names)
         touched = lifted ^ self._lifted
         self._lifted = lifted
@@ -386,8 +382,8 @@ class TopologyScene(QGraphicsScene):
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
-        # The edges between sections are omitted: they stay within the area of the racks and headings, and depend on the
-        # zoom.
+        # Edges between sections are left out, because they stay within the area of racks and headings, and depend on
+        # the zoom.
         for item in self._edges.items if self._racks.grid.sections is None else ():
             rect = rect.united(item.sceneBoundingRect())
         return rect

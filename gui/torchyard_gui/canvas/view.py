@@ -1,4 +1,4 @@
-"""The view of the scene with its input by mouse, keyboard and drops. Requests are emitted as signals."""
+"""The view of the scene, with input by mouse, keyboard and drops. Requests of the user are emitted as signals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CanvasView(ZoomView):
     """View of a `TopologyScene`."""
 
     pin_requested = Signal(list, str)
-    """Emitted with replicas and a target: "gpu-b:2", "gpu-b", or "" to leave the choice to the planner."""
+    """Emitted with replicas and a target: "gpu-b:2", "gpu-b", or "" if the planner should choose the place."""
     regroup_requested = Signal(list, str)
     """Emitted with replicas and a target: "trainers:1", "trainers:1/worker-5", or "" for a new group."""
     role_dropped = Signal(str, str)
@@ -79,12 +79,12 @@ class CanvasView(ZoomView):
     preset_dropped = Signal(str)
     """Emitted with the key of a preset."""
     machine_dropped = Signal(str, list)
-    """Emitted with a machine type, and with the replicas to whose pools it is to be applied."""
+    """Emitted with a machine type and the replicas to whose pools it should be applied."""
     activated = Signal(str)
-    """Emitted with a replica that was double-clicked or confirmed with Enter."""
+    """Emitted with a replica on which the user has double-clicked or pressed Enter."""
     delete_requested = Signal(list)
     context_requested = Signal(QPoint)
-    """Emitted with the screen position of a menu for the selection."""
+    """Emitted with the screen position at which a menu for the selection should open."""
 
     def __init__(self, scene: TopologyScene, parent: QWidget | None = None):
         super().__init__(scene, parent)
@@ -123,7 +123,7 @@ class CanvasView(ZoomView):
         return self._gesture
 
     def show_replica(self, name: str) -> None:
-        """Selects a replica and scrolls to it. A low zoom is reset so that the chip is readable."""
+        """Selects a replica and scrolls to it. If the zoom is low, it is reset, so that the chip is readable."""
         self._canvas.set_selection([name])
         self._canvas.set_focused(name)
         rect = self._canvas.rect_of(name)
@@ -181,7 +181,7 @@ class CanvasView(ZoomView):
     def wheelEvent(self, event: QWheelEvent) -> None:
         super().wheelEvent(event)
         if self._gesture is not None:
-            # The wheel has moved the scene, so a different point is below the pointer.
+            # The wheel has moved the scene, so there is now a different point below the pointer.
             self._gesture.move(event.position().toPoint())
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -221,7 +221,7 @@ class CanvasView(ZoomView):
         if not self._inner.contains(position):
             self._scroll_along(position)
         self._gesture.move(position)
-        if self._cursor is None:  # The cursor shape changes only once the drag has begun.
+        if self._cursor is None:  # The shape of the cursor changes only when the drag has begun.
             self._show_cursor()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
@@ -357,7 +357,7 @@ class CanvasView(ZoomView):
         elif command := command_of(event):
             getattr(self, command)()
         else:
-            # QGraphicsView would use the key to scroll.
+            # Otherwise, QGraphicsView would scroll.
             event.ignore()
 
     def keyReleaseEvent(self, event: QKeyEvent) -> None:
@@ -395,7 +395,7 @@ class CanvasView(ZoomView):
         else:
             text = ""
         if text != self.accessibleDescription():
-            # The import is slow and must not delay the first paint.
+            # This import is slow and must not delay the first paint.
             from PySide6.QtGui import QAccessible, QAccessibleEvent
 
             self.setAccessibleDescription(text)

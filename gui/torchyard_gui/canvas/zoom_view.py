@@ -1,4 +1,4 @@
-"""Base class of the view: zoom, scrolling, background and overlays."""
+"""The base class of the view, with zoom, scrolling, background and overlays."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from torchyard_gui.theme.tokens import METRICS as M
 Modifier = Qt.KeyboardModifier
 
 STEP = 1.2
-"""Factor of the zoom for a notch of the wheel or a press of a zoom button."""
+"""The factor by which a notch of the wheel or a press of a zoom button changes the zoom."""
 BELOW = 52
 """Space in pixels below the racks for the zoom buttons."""
 EDGE = 12
 """Distance in pixels between overlays and the border."""
 LEGEND_GAP = 6
-"""Distance in pixels of the racks from a legend of several rows."""
+"""Distance in pixels between the racks and a legend that has several rows."""
 PICTURES_KB = 96 * 1024
 """Minimum size in KiB of the pixmap cache for racks; Qt's default of 10 MB is too small for a large screen."""
 
 
 class ZoomView(QGraphicsView):
-    """View in which the wheel zooms at the pointer. It shows all content until the user scrolls or zooms."""
+    """A view in which the wheel zooms at the pointer. It shows everything until the user scrolls or zooms."""
 
     zoom_changed = Signal(float)
 
@@ -53,7 +53,7 @@ class ZoomView(QGraphicsView):
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontSavePainterState)
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontAdjustForAntialiasing)
         self.setCacheMode(QGraphicsView.CacheModeFlag.CacheBackground)
-        # For drags, updating one bounding rectangle of all changes is the fastest mode.
+        # During drags, the fastest mode is to update one rectangle that contains all changes.
         self.setViewportUpdateMode(QGraphicsView.ViewportUpdateMode.BoundingRectViewportUpdate)
         self.set_empty_text(
             self.tr("Nothing drawn yet"),
@@ -95,7 +95,9 @@ class ZoomView(QGraphicsView):
         self._zoom_to(zoom, anchor)
 
     def fit(self) -> None:
-        """Fits all content, at most at full size, and again after later changes until the user scrolls or zooms."""
+        """Shows everything, but not larger than full size. Does so again after later changes until the user scrolls or
+        zooms.
+        """
         self._follows = True
         below = self._below()
         self._canvas.set_room(QSizeF(self._room.width(), self._room.height() - below + MARGIN))
@@ -116,7 +118,7 @@ class ZoomView(QGraphicsView):
 
     def _zoom_to(self, zoom: float, anchor: QPointF | None = None) -> None:
         zoom = min(max(zoom, ZOOM_LEAST), ZOOM_MOST)
-        # A zoom that differs only slightly from full size would blur the content.
+        # If the zoom were almost but not exactly full size, the content would be blurred.
         zoom = 1.0 if abs(zoom - 1) < 0.03 else zoom
         at = anchor if anchor is not None else QPointF(self.viewport().rect().center())
         held = self.transform().inverted()[0].map(at + self._scrolled())
@@ -151,7 +153,7 @@ class ZoomView(QGraphicsView):
         return QPointF(self.horizontalScrollBar().value(), self.verticalScrollBar().value())
 
     def _give_way(self) -> None:
-        """Sets a scroll range in which racks can reach each border of the view but cannot leave the view."""
+        """Sets the scroll range such that racks can reach each border of the view, but cannot leave the view."""
         content = self._canvas.content_rect()
         across = max(self.viewport().width() / self.zoom - 80, 80)
         down = max(self.viewport().height() / self.zoom - 80, 80)
@@ -182,7 +184,9 @@ class ZoomView(QGraphicsView):
             self._repaint_background()
 
     def _shows_all(self) -> bool:
-        """Returns whether all content is visible above the buttons and the legend, so that a fit would only move it."""
+        """Returns whether everything is visible above the buttons and the legend, so that fitting the content would
+        only move it.
+        """
         room = self.viewport().rect().adjusted(0, 0, 0, BELOW // 2 - self._below())
         return not self._was_empty and self.mapToScene(room).boundingRect().contains(self._canvas.content_rect())
 
@@ -235,10 +239,10 @@ class ZoomView(QGraphicsView):
         if tiles and self._canvas.is_live:
             self._legend.explain(None)
         else:
-            self._legend.explain(entries_of(self._canvas.strategy, self._canvas.drawn_wiring))
+            self._legend.explain(entries_of(self._canvas.drawn_wiring))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
-        # Qt caches the background (CacheBackground), so that drags need no Python.
+        # Qt caches the background (CacheBackground), so drags need no Python.
         if self._picture is not None:
             painter.save()
             painter.resetTransform()
@@ -281,7 +285,7 @@ def paint_dots(painter: QPainter, rect: QRectF, zoom: float) -> None:
     step = round(M.grid * zoom)
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, False)
-    # The tile of dots is painted for the current zoom, because scaling it would distort the dots.
+    # The dots are painted for the current zoom, because scaling a picture of them would distort them.
     painter.scale(M.grid / step, M.grid / step)
     back = step / M.grid
     area = QRectF(rect.x() * back, rect.y() * back, rect.width() * back, rect.height() * back)

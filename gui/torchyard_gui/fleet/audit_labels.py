@@ -17,7 +17,8 @@ translate = QCoreApplication.translate
 def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
     """Returns the audit records as (name, value) rows, the newest record first.
 
-    A record has a row with the time and the action, and optional rows with the run or versions and with the user.
+    The first row of a record contains the time and the action. If they are known, further rows contain the run or the
+    versions, and the user.
     """
     pairs: list[tuple[str, str]] = []
     for act in reversed(acts):
@@ -50,7 +51,7 @@ def action_text(act: Act) -> str:
 
 
 def _of_what(act: Act) -> str:
-    """Returns the ID of the run or the versions of the agent to which the record refers."""
+    """Returns the run's ID or the agent's versions that the record is about."""
     if act.get("before"):
         text = translate("Fleet", "{version} after {before}")
         return text.format(version=act.get("version") or "?", before=act["before"])

@@ -1,4 +1,4 @@
-"""A fingerprint of a host key: monospaced, unclipped, and selectable without line breaks."""
+"""Shows the fingerprint of a host key, monospaced, unclipped, and selectable without line breaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_WIDTH = 60
 
 
 class Fingerprint(QPlainTextEdit):
-    """Text field that is as tall as its lines. Lines may break between any two characters."""
+    """Text field that is as tall as its text needs. The text may be wrapped between any two characters."""
 
     def __init__(self, name: str, parent: QWidget | None = None):
         super().__init__(parent)
@@ -55,7 +55,7 @@ class Fingerprint(QPlainTextEdit):
 
 
 def fingerprint_height(text: str, width: int) -> int:
-    """Returns the height of a fingerprint that is wrapped at `width`."""
+    """Returns the height of a fingerprint whose text is wrapped at `width`."""
     layout = QTextLayout(text, theme().font("mono"))
     layout.setTextOption(_wrapping())
     layout.beginLayout()

@@ -17,7 +17,7 @@ METER = 4
 
 
 class GpuTable(QWidget):
-    """Table that is painted as a single widget, because the loads of up to 16 GPUs change every second."""
+    """Table that is painted as a single widget, because the values of up to 16 GPUs change every second."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -56,7 +56,7 @@ class GpuTable(QWidget):
         return " · ".join(text for text in (heat_text([gpu]), self.tr("throttled") if slowed else "") if text)
 
     def users(self, gpu: GpuNow) -> str:
-        """Returns text that names the users of a GPU, or states that the GPU is free or why its use is unknown."""
+        """Returns a text that names the users of a GPU, or says that the GPU is free, or why its use is unknown."""
         if gpu.problem:
             return gpu.problem
         if gpu.users is None:

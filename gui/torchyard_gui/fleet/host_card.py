@@ -1,4 +1,4 @@
-"""Painting of the row of a host: a card with state, GPUs, load, software, and any problem with a button."""
+"""Paints a host in the list as a card with its state, GPUs, load and software, and with any problem and a button."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LINE = 19
 BUTTON_ROOM = 116
 STRIP_LINES = 3
 METER_TEXT = 104
-"""Minimum width of the text beside a meter in pixels, so that meters are aligned."""
+"""Minimum width in pixels of the text beside a meter. With this minimum, meters are aligned."""
 METER_NAME = 54
 """Minimum width of the name of a meter in pixels."""
 METER_GAP = 8
@@ -54,7 +54,7 @@ TEXT_LEFT = PAD - 6 + 24
 KEY_NAME = 72
 """Width of the labels of fingerprints in pixels."""
 COLUMNS = (0.25, 0.26, 0.3, 0.19)
-"""Parts of the width of a card for its columns: name and state, GPUs, load, software."""
+"""Fractions of a card's width that its columns take: name and state, GPUs, load, software."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -71,8 +71,7 @@ class HostCard(QStyledItemDelegate):
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         status = index.data(STATUS)
-        # The width must not come from `option`, because `option` depends on the caller and the height of a card must
-        # not depend on it.
+        # The width is not taken from `option`, because the height of a card must not depend on who calls this method.
         return QSize(0, BODY + _strip_height(status, self._view.viewport().width()) + GAP)
 
     def button_rect(self, status: HostStatus, card: QRect) -> QRect:
@@ -215,7 +214,9 @@ class HostCard(QStyledItemDelegate):
             draw_elided(painter, QRect(text.x(), where.y(), KEY_NAME - 8, LINE), name, "small", "text2")
 
     def _paint_progress(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
-        """Paints a thin bar at the lower edge of the card, with the progress of the activity or an animation."""
+        """Paints a thin bar at the lower edge of the card. It shows the progress of the activity, or an animation if
+        the total is unknown.
+        """
         doing = status.doing
         assert doing is not None
         look = theme()
@@ -287,7 +288,7 @@ def _strip_height(status: HostStatus, width: int) -> int:
 
 
 def _text_width(width: int) -> int:
-    """Returns the width of the text in the strip of a card."""
+    """Returns the width of the text in the strip that shows a card's problem."""
     return width - 12 - TEXT_LEFT - BUTTON_ROOM - 4
 
 
@@ -310,14 +311,15 @@ CELL = 18.0
 CELL_GAP = 4.0
 LEAST = 3.0
 MARK_FROM = 12.0
-"""Minimum width and height of a cell in pixels for a mark."""
+"""Minimum width and height in pixels that a cell must have to contain a mark."""
 
 
 def paint_gpu_cells(painter: QPainter, rect: QRectF, gpus: list[GpuNow]) -> float:
     """Paints a cell per GPU from the left of `rect`. Returns the width of all cells.
 
-    With many GPUs, the cells are smaller. A cell is filled from the bottom according to the load of the GPU. An idle
-    GPU with a user has a thin line; a GPU with unknown users is hatched. A GPU with a problem has a mark if it fits.
+    If there are many GPUs, the cells are smaller. A cell is filled from the bottom, up to the load of its GPU. If an
+    idle GPU has a user, its cell has a thin line; if the users are unknown, the cell is hatched. If the GPU has a
+    problem, the cell has a mark, provided that there is enough space.
     """
     if not gpus:
         return 0.0

@@ -8,7 +8,7 @@ from PySide6.QtCore import QSize, Signal, SignalInstance
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QWidget
 
-from torchyard_core.fleet.inventory import Transport
+from torchyard_core.fleet.host_fields import Transport
 from torchyard_core.formatting import memory
 from torchyard_core.next_steps import CheckHosts, DeployAgent, TrustKey
 from torchyard_gui.bridge.host_states import count_hosts
@@ -44,11 +44,11 @@ Pairs = list[tuple[str, str]]
 class HostDetails(QFrame):
     """Shows one host, or the number of selected hosts.
 
-    Its buttons always stay in the same positions. They trigger the actions of the page, which are given by name.
+    The buttons always have the same positions. They trigger actions of the page, which are given by name.
     """
 
     focus_lost = Signal()
-    """Emitted when the button that has the focus is about to be disabled."""
+    """Emitted before the button that has the focus is disabled."""
 
     def __init__(self, actions: Mapping[str, QAction], parent: QWidget | None = None):
         super().__init__(parent)
@@ -110,7 +110,7 @@ class HostDetails(QFrame):
                 field.setText(shown_keys[number][1])
                 field.setAccessibleName(shown_keys[number][0])
         steps = [step for problem in status.problems for step in problem.next]
-        # The action buttons above already offer these next steps.
+        # The buttons above already offer these next steps.
         self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)
@@ -165,7 +165,7 @@ class HostDetails(QFrame):
         return pairs
 
     def _file(self, status: HostStatus) -> Pairs:
-        """Returns the host's entries in the fleet file, except those that its address contains."""
+        """Returns the host's values in the fleet file, except for those that its address already shows."""
         host = status.host
         wanted = [
             (self.tr("Private key"), host.identity_file),
@@ -206,7 +206,8 @@ class HostDetails(QFrame):
 class ActionButton(QPushButton):
     """A button of an action, with the action's short text.
 
-    Emits `focus_lost` before Qt would move its focus to the next button, which may be a dangerous one.
+    Before the button is disabled, it emits `focus_lost`. Otherwise, Qt would move the focus to the next button, which
+    may have a destructive effect.
     """
 
     def __init__(self, action: QAction, focus_lost: SignalInstance):
@@ -236,7 +237,7 @@ def _states_text(statuses: Sequence[HostStatus]) -> str:
 
 
 class _Heading(QWidget):
-    """Divider with the heading of a section below it."""
+    """Divider with the heading of the section below."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -260,7 +261,7 @@ class _Table(QWidget):
         self.hide()
 
     def show_pairs(self, pairs: Pairs) -> None:
-        """Shows names and values. Rows are reused, because this method is called every second."""
+        """Shows names and values. Reuses existing rows, because this method is called every second."""
         if pairs == self._pairs:
             return
         self._pairs = pairs

@@ -1,4 +1,4 @@
-"""Dialogs that add, edit and remove hosts, and remove agents."""
+"""Dialogs to add, edit and remove hosts, and to remove agents."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AddHostDialog(HostForm):
         return host_of(self.typed(), local=self.local.isChecked(), taken=taken)
 
     def _suggest(self) -> None:
-        """Shows the default of the address, and whether ~/.ssh/config has the host."""
+        """Shows which address is the default, and whether ~/.ssh/config contains the host."""
         name = self.fields["name"].text().strip()
         self.fields["address"].setPlaceholderText(name or _tr("the name"))
         known = name in self._known.stringList()
@@ -83,7 +83,7 @@ class AddHostDialog(HostForm):
 class EditHostsDialog(HostForm):
     """Dialog that changes one or several hosts in the fleet file.
 
-    For several hosts, only edited fields are written.
+    If there are several hosts, only the fields that the user has edited are written.
     """
 
     changed = Signal(object)
@@ -121,14 +121,14 @@ class EditHostsDialog(HostForm):
             self.changed.emit(edits)
 
     def _after(self, host: Host) -> tuple[Host | None, dict[str, str]]:
-        """Returns the changed host, or None and the problems of its fields."""
+        """Returns the changed host; if fields are invalid, returns None and their problems."""
         typed = {key: text for key, text in self.typed().items() if text != self._shown[key]}
         local = self.local.isChecked() if len(self._local) == 1 else host.local
         taken = [status.name for status in self._model.hosts if status.name != host.name]
         return host_of({**self._texts[host.name], **typed}, local=local, taken=taken)
 
     def _common(self, key: str) -> str:
-        """Returns the text that a field has for all hosts, or "" if the texts differ."""
+        """Returns the text of a field if it is the same for all hosts, otherwise ""."""
         found = {texts[key] for texts in self._texts.values()}
         return found.pop() if len(found) == 1 else ""
 
@@ -188,7 +188,7 @@ def _hosts_text(names: Sequence[str]) -> str:
 
 
 NAMED = 3
-"""Maximum number of hosts that a question names; the others are counted."""
+"""Maximum number of hosts that a question names. If there are more, it contains their number."""
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,7 +10,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDialog, QFileDialog, QLineEdit, QToolButton, QWidget
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.problems import no_lines
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -23,15 +24,15 @@ from torchyard_gui.widgets.next_steps import quoted
 WIDTH = 560
 NAME_WIDTH = 128
 ROOM_AROUND = 240
-"""Part of the screen's height in pixels that is reserved for title, buttons and surroundings."""
+"""Pixels of the screen's height that the form leaves to the title, the buttons and the area around the dialog."""
 REMOTE_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "transport")
-"""Fields that have no effect for this computer, which needs no SSH."""
+"""Fields that have no effect if the host is this computer, for which SSH is not used."""
 FIRST_ROWS = 6
-"""Number of fields for the login, which are always shown; the others are below *More settings*."""
+"""The number of fields about the login. They are always shown; the others are below *More settings*."""
 
 
 class HostForm(QDialog):
-    """Dialog with the form. Accepting it closes it only after `apply` has written the file."""
+    """A dialog that contains the form. When it is accepted, it closes only after `apply` has written the file."""
 
     def __init__(self, model: FleetModel, title: str, agree: str, parent: QWidget | None = None):
         super().__init__(parent)
@@ -79,7 +80,7 @@ class HostForm(QDialog):
         self.show_problems(self.problems())
 
     def focus_field(self, key: str) -> None:
-        """Puts the focus in a field, with its text selected."""
+        """Focuses a field and selects its text."""
         if key in list(self.rows)[FIRST_ROWS:]:
             self.more.setChecked(True)
         field = self.rows[key].field
@@ -110,7 +111,7 @@ class HostForm(QDialog):
         self.fit()
 
     def fit(self) -> None:
-        """Adjusts the size of the dialog to its fields, limited by the size of the screen."""
+        """Adjusts the dialog's size to its fields, up to the size of the screen."""
         self._body_rows.activate()
         screen = self.screen().availableGeometry()
         around = ROOM_AROUND + (self.notice.sizeHint().height() if not self.notice.isHidden() else 0)
@@ -195,12 +196,12 @@ class HostForm(QDialog):
         title.setContentsMargins(20, 0, 20, 0)
         foot = hbox(buttons, margins=(20, 0, 20, 0))
         vbox(title, self.notice, (self._scroll, 1), foot, parent=self, margins=(0, 18, 0, 16), spacing=12)
-        # Qt would reset the default button if it were set before the button belongs to the dialog.
+        # If the default button were set before the button belongs to the dialog, Qt would reset it.
         self.agree_button.setDefault(True)
 
 
 def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ()) -> tuple[Host | None, dict[str, str]]:
-    """Returns (host, {}) if the fields are valid, else (None, problems by field).
+    """Returns the host and an empty dictionary if the fields are valid, otherwise None and the problems by field.
 
     Empty fields are omitted, so that the fleet file does not contain their defaults.
 
@@ -239,7 +240,7 @@ def texts_of(host: Host) -> dict[str, str]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parses the text of a field. An invalid number is returned as text, which the validation of Host then refuses.
+    """Parses the text of a field. If a number is invalid, returns the text, which Host's validation refuses later.
 
     Raises ValueError with a sentence for the user if a label is invalid.
     """

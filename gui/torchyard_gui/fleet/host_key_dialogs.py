@@ -1,4 +1,4 @@
-"""Dialogs that show host keys and record those that the user trusts: for one host, and for several."""
+"""Dialogs that show the keys of one host or of several hosts, and record the keys that the user trusts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ COMPARE = "ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
 
 
 class HostKeyDialog(QDialog):
-    """Dialog that shows the key of one host and records it once the user confirms it.
+    """Dialog that shows one host's key, and records the key when the user confirms it.
 
-    The key is requested in the background. The user may close the dialog at any time.
+    The key is requested in the background, and the user may close the dialog at any time.
     """
 
     trusted = Signal(str)
-    """Emitted with the name of the host after the key was recorded."""
+    """Emitted with the host's name when its key has been recorded."""
 
     def __init__(self, model: FleetModel, name: str, parent: QWidget | None = None):
         super().__init__(parent)
@@ -138,7 +138,7 @@ class HostKeyDialog(QDialog):
 
 
 class _KeyCard(Card):
-    """A key type with its fingerprint, for comparison."""
+    """Shows the type of a key and its fingerprint, which the user compares."""
 
     def __init__(self, heading: str):
         super().__init__()
@@ -161,7 +161,7 @@ def _selectable(widget: QLabel) -> QLabel:
 class HostKeyListDialog(QDialog):
     """Dialog that shows the keys of several hosts and records those that the user selects.
 
-    The keys are requested in the background. None is selected at first, because the user must compare each key.
+    The keys are requested in the background. At first, no key is selected, because the user must compare each one.
     """
 
     trusted = Signal(str)
@@ -229,7 +229,7 @@ class HostKeyListDialog(QDialog):
         self._record(self._checked())
 
     def _record(self, rows: list[HostKeyRow]) -> None:
-        """Records the keys one after the other, because all of them are written to the same file."""
+        """Records the keys one after the other, because all are written to the same file."""
         if not rows:
             self.accept()
             return
@@ -253,7 +253,7 @@ class HostKeyListDialog(QDialog):
 
 
 class HostKeyRow(QWidget):
-    """A host with the key that it presents and the recorded key."""
+    """A host with the key that it has sent and the key that is recorded."""
 
     def __init__(self, name: str):
         super().__init__()

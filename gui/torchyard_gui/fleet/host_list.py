@@ -1,4 +1,4 @@
-"""The list of hosts as cards. A card with a problem has a button for the suggested action."""
+"""The list of hosts, each shown as a card. If a host has a problem, its card has a button for the suggested action."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HostList(QListView):
     """List view that shows the hosts of a HostListModel as cards."""
 
     action_pressed = Signal(str, str)
-    """Emitted with (host, action)."""
+    """Emitted with the host's name and the action."""
     chosen_changed = Signal()
 
     def __init__(self, rows: HostListModel, parent: QWidget | None = None):
@@ -93,7 +93,7 @@ class HostList(QListView):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        # A different width wraps texts differently, which changes the heights of cards.
+        # With a different width, texts are wrapped differently, so the heights of cards change.
         self.scheduleDelayedItemsLayout()
 
     def _rows_changed(self, first: QModelIndex, last: QModelIndex, roles: list[int]) -> None:
@@ -103,9 +103,8 @@ class HostList(QListView):
         self._animate()
 
     def _animate(self) -> None:
-        """Starts the animation if a host has an activity, and stops it otherwise.
-
-        Users who have disabled animations never see it.
+        """Starts the animation if a host has an activity, and otherwise stops it.\n\nNothing is animated if the user
+        has disabled animations.
         """
         under_way = any((status := self._status(name)) is not None and status.doing for name in self.rows.names)
         moves = self.style().styleHint(QStyle.StyleHint.SH_Widget_Animation_Duration, None, self) > 0
@@ -135,7 +134,7 @@ class HostList(QListView):
         return self.rows.status_at(self.rows.index_of(name))
 
     def _place_buttons(self) -> None:
-        """Places a button and the fingerprints of a key, if any, on each visible card with a problem."""
+        """Places a button on each visible card with a problem and, if the problem is about a key, the fingerprints."""
         sight = self.viewport().rect()
         wanted: set[str] = set()
         for row, name in enumerate(self.rows.names):
@@ -166,7 +165,7 @@ class HostList(QListView):
             self._drop_fingerprints(name)
 
     def _place_fingerprints(self, name: str, status: HostStatus, card: QRect) -> None:
-        """Places the fingerprints of a key, as texts that can be selected, on the card of a host."""
+        """Places the fingerprints of a key on the card of a host, as texts that can be selected."""
         wanted = fingerprints(status)
         shown = self._fingerprints.get(name, [])
         if len(shown) != len(wanted):

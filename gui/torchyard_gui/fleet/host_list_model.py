@@ -12,14 +12,14 @@ from torchyard_gui.fleet.labels import accessible_text, full_time, place, senten
 Index = QModelIndex | QPersistentModelIndex
 STATUS = int(Qt.ItemDataRole.UserRole)
 USE = STATUS + 1
-"""The role that is reported if only the use of a host has changed.
+"""The role that the model reports if only the use of a host has changed.
 
-This happens every second while a page shows the hosts.
+While a page shows the hosts, this happens every second.
 """
 
 
 class HostListModel(QAbstractListModel):
-    """Model with a row for each matching host, in the order of the fleet file."""
+    """Model with one row for each matching host, in the order of the fleet file."""
 
     def __init__(self, fleet: FleetModel, parent: QObject | None = None):
         super().__init__(parent)
@@ -34,7 +34,7 @@ class HostListModel(QAbstractListModel):
         fleet.use_changed.connect(self._used)
 
     def search(self, text: str) -> None:
-        """Limits the rows to hosts in which every word occurs in the name, address, labels, state or GPUs."""
+        """Limits the rows to hosts whose name, address, labels, state and GPUs contain every word of the search."""
         self._words = text.casefold().split()
         self._reset()
 
@@ -106,7 +106,7 @@ class HostListModel(QAbstractListModel):
             self.dataChanged.emit(index, index)
 
     def _used(self, name: str) -> None:
-        """Reports a change of a host's use, which does not change the height of its card."""
+        """Reports that a host's use has changed, which does not affect the height of its card."""
         index = self.index_of(name)
         if index.isValid():
             self.dataChanged.emit(index, index, [USE])

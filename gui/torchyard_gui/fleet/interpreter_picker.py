@@ -1,4 +1,4 @@
-"""A list of the Python interpreters on hosts, each with its torch and CUDA, to choose one from."""
+"""A list of the Python interpreters on hosts, with their torch and CUDA versions, from which the user chooses one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ Found = dict[str, Any]
 
 
 class InterpreterPicker(QWidget):
-    """List with a button. Only the button starts a search, because a search starts every interpreter on the hosts."""
+    """List with a button that starts a search. Nothing else starts one, because a search starts every interpreter on
+    the hosts.
+    """
 
     chosen = Signal(str)
     """Emitted with the path of the chosen interpreter."""
@@ -95,7 +97,7 @@ class InterpreterPicker(QWidget):
         return item
 
     def _is_usable(self, path: str) -> bool:
-        """Returns whether the interpreter is on every host and has torch there."""
+        """Returns whether the interpreter exists on every host, with torch."""
         having = [one for found in self._found.values() for one in found if one["path"] == path]
         return all(one["torch"] for one in having) and len(having) == len(self._names)
 

@@ -55,7 +55,9 @@ def state_count_text(state: HostState, count: int) -> str:
 
 
 def state_mark(status: HostStatus) -> str:
-    """Returns the mark in `theme.marks` of a host's state or, during an activity, of checking."""
+    """Returns the name in `theme.marks` of a host's state; during an activity, returns the name of the mark for
+    checking.
+    """
     return "checking" if status.doing is not None else status.condition.mark
 
 
@@ -110,9 +112,8 @@ def _qt(time: datetime) -> QDateTime:
 
 
 def sentence(status: HostStatus) -> str:
-    """Returns text about the host's first problem and the next step, or the text that the host is unchecked.
-
-    Returns "" if neither applies.
+    """Returns a text about the host's first problem and the next step, or that the host has not been checked. Returns
+    "" if neither applies.
     """
     if status.problems:
         return problem_sentence(status, status.problems[0])
@@ -124,7 +125,7 @@ def sentence(status: HostStatus) -> str:
 
 
 def problem_sentence(status: HostStatus, problem: TorchyardError) -> str:
-    """Returns a problem as a sentence, without fingerprints and without next steps that have buttons."""
+    """Returns a problem as a sentence. Fingerprints and next steps that have buttons are left out."""
     message = problem.message
     if isinstance(problem, KeyUnknown):
         message = translate("Fleet", "The host key of {host} is not known.").format(host=problem.host)
@@ -161,7 +162,7 @@ def suggested_action(status: HostStatus) -> SuggestedAction | None:
 
 
 def _has_wrong_address(status: HostStatus) -> bool:
-    """Returns whether the host cannot be reached before its address or jump host is corrected in the fleet file."""
+    """Returns whether the host is unreachable until its address or jump host is corrected in the fleet file."""
     steps = status.error.next if status.error is not None else ()
     wrong = (SetHostField(status.name, field) for field in ("address", "proxy_jump"))
     return status.condition is HostState.UNREACHABLE and any(step in steps for step in wrong)
@@ -190,14 +191,14 @@ def cpu_count(count: int) -> str:
 
 
 def names_of(hosts: Sequence[HostStatus]) -> str:
-    """Returns the names of up to three hosts, or the number of hosts if there are more."""
+    """Returns the names of up to three hosts, or how many hosts there are if there are more."""
     if len(hosts) > 3:
         return translate("Fleet", "{count} hosts").format(count=len(hosts))
     return ", ".join(status.name for status in hosts)
 
 
 def enforcement_lines(status: HostStatus) -> list[str]:
-    """Returns the lines that describe how the agent enforces bookings. There are none if this is unknown.
+    """Returns the lines that describe how the agent enforces bookings. Returns no lines if this is unknown.
 
     An agent that runs as root enforces bookings for the processes of all users, any other agent only for the processes
     of its own user.
@@ -223,7 +224,7 @@ def enforcement_lines(status: HostStatus) -> list[str]:
 
 
 def removed_text(removed: Sequence[Removed]) -> str:
-    """Returns a report about hosts from which the agent was removed, or that had none."""
+    """Returns a text about hosts from which the agent was removed, or which had no agent."""
     gone = {one.node for one in removed if one.answer}
     with_agent = ", ".join(one.name for one in removed if one.answer)
     without = ", ".join(one.name for one in removed if not one.answer)

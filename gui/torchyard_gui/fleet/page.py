@@ -16,7 +16,6 @@ from torchyard_core.next_steps import SetHostField
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import count_hosts, state_name
 from torchyard_gui.bridge.host_status import HostStatus
-from torchyard_gui.bridge.terminal import open_terminal
 from torchyard_gui.fleet.host_details import HostDetails
 from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
 from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog, HostKeyListDialog
@@ -25,6 +24,7 @@ from torchyard_gui.fleet.host_list_model import HostListModel
 from torchyard_gui.fleet.labels import answer_sentence, removed_text, suggested_action
 from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.fleet.state_filter import StateFilter
+from torchyard_gui.fleet.terminal import open_terminal
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, EmptyState, NoticeBar, SearchField, Toast, label
@@ -34,7 +34,7 @@ from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.screen_reader import announce
 
 SUMMARIZE_AFTER_MS = 50
-"""Delay in milliseconds that merges bursts of answers into one update of the summary."""
+"""Delay in milliseconds after an answer of a host, so that a burst of answers updates the summary only once."""
 
 
 class FleetPage(QWidget):
@@ -42,7 +42,7 @@ class FleetPage(QWidget):
 
     status_changed = Signal()
     trusted = Signal(str)
-    """Emitted with a host whose key was recorded; connections to it can be retried."""
+    """Emitted with a host whose key has been recorded, so connections to it can be tried again."""
 
     def __init__(self, model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -113,7 +113,7 @@ class FleetPage(QWidget):
         self._open(dialog)
 
     def trust(self, *names: str) -> None:
-        """Shows the keys of hosts or of their bastions, which the user can then trust."""
+        """Shows the keys of hosts or of their bastions, and lets the user trust them."""
         dialog: HostKeyDialog | HostKeyListDialog
         if len(names) == 1:
             dialog = HostKeyDialog(self.model, names[0], self)
@@ -182,7 +182,7 @@ class FleetPage(QWidget):
         self.model.deploy(self.list.chosen)
 
     def cancel(self) -> None:
-        """Cancels the activities on the selected hosts, or on all hosts if the selected ones have none."""
+        """Cancels the activities on the selected hosts. If they have none, cancels those on all hosts."""
         under_way = [status.name for status in self.model.hosts if status.doing is not None]
         chosen = [name for name in self.list.chosen if name in under_way]
         self.model.cancel(chosen or under_way)
@@ -282,7 +282,7 @@ class FleetPage(QWidget):
         self.model.check([host.name])
 
     def _edited(self, edits: list[tuple[Host, Host]]) -> None:
-        """Checks changed hosts, and offers to undo the edit."""
+        """Checks the changed hosts, and offers to undo the edit."""
         self._undo = [(after, before) for before, after in edits]
         self._enable()
         names = [after.name for _, after in edits]
@@ -296,7 +296,7 @@ class FleetPage(QWidget):
         self.model.undeploy(names)
 
     def _undeployed(self, removed: Removed) -> None:
-        """Reports whether the agents were removed. The outcomes for several hosts are reported together."""
+        """Reports whether the agents have been removed. Several outcomes are reported together."""
         self._removed.append(removed)
         failed = [one.error for one in self._removed if one.failed and one.error is not None]
         gone = [one for one in self._removed if not one.failed]
@@ -313,7 +313,7 @@ class FleetPage(QWidget):
             self.trust(*names)
 
     def _trusted(self, name: str) -> None:
-        """Checks all hosts that an untrusted key of the host `name` had blocked."""
+        """Checks all hosts that could not be used because the key of the host `name` was not trusted."""
         waiting = [status.name for status in self.model.hosts if name in (status.name, status.blocking_host)]
         self.model.check(waiting)
         self.trusted.emit(name)

@@ -1,4 +1,4 @@
-"""A filter that limits the list to hosts in one state, with the number of hosts in each state."""
+"""A filter that limits the list to the hosts in one state, and shows how many hosts are in each state."""
 
 from __future__ import annotations
 

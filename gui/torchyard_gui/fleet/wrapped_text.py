@@ -1,4 +1,4 @@
-"""Label that can wrap at any character, for fingerprints and paths without spaces."""
+"""Label whose text can be wrapped at any character, for fingerprints and paths without spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LINE = 19
 
 
 def wrapped(text: str, font: QFont, width: int) -> list[str]:
-    """Wraps a text at spaces where possible, else at any character."""
+    """Wraps a text at spaces where possible, and otherwise at any character."""
     options = QTextOption()
     options.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
     lines: list[str] = []
@@ -28,7 +28,7 @@ def wrapped(text: str, font: QFont, width: int) -> list[str]:
 
 
 class WrappedText(QWidget):
-    """Label whose height follows from its wrapped text."""
+    """Label that is as tall as its wrapped text."""
 
     def __init__(self, font: str = "small", parent: QWidget | None = None):
         super().__init__(parent)

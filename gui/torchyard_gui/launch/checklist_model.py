@@ -1,6 +1,5 @@
-"""The checklist of a launch, independent of Qt.
-
-The checks of all hosts are grouped into rows by the name of the check, and equal results are merged.
+"""The checklist of a launch. Does not depend on Qt.\n\nThe checks of all hosts are grouped into rows by the check's
+name, and equal results are merged.
 """
 
 from __future__ import annotations
@@ -12,30 +11,30 @@ from torchyard_core.launch.checks.check import CHECKLIST, Check
 from torchyard_core.next_steps import Advice
 
 ORDER = {spec.name: position for position, spec in enumerate(CHECKLIST)}
-"""Positions of the rows; a check that is not in the table has a row of its own before `sending`."""
+"""The order of the rows. A check that is not in this table gets its own row before `sending`."""
 STEPS = {"reaching": "host"} | {step: step for step in ("looking", "sending", "preparing", "starting")}
-"""The row for each step of a launch, by the step's name in progress reports."""
+"""The row of each step of a launch, by the name of the step in progress reports."""
 OF_TOPOLOGY = ("topology_problems", "secret_missing")
 """Error codes about the topology file."""
 OF_CALENDAR = ("booked", "conflict", "not_in_booking", "store_away")
 """Error codes about the calendar, regardless of the step in which they occur."""
 ALWAYS = ("topology", "host", "looking", "sending", "preparing", "starting")
-"""Rows shown from the beginning."""
+"""Rows that are shown from the beginning."""
 
 
 @dataclass
 class Row:
-    """Row of the checklist: all checks with the same name, and the progress of one step."""
+    """A row of the checklist: all checks with the same name, and the progress of one step."""
 
     name: str
     fine: dict[str, list[str]] = field(default_factory=dict)
-    """Hosts that passed, by result."""
+    """The hosts that have passed, by result."""
     warnings: list[Check] = field(default_factory=list)
     failed: list[Check] = field(default_factory=list)
     done: int | None = None
     total: int = 0
     is_ended: bool = False
-    """Whether the launch has ended; the row is then not shown as running."""
+    """Whether the launch has ended. If it has, the row is not shown as running."""
 
     @property
     def state(self) -> str:
@@ -85,7 +84,7 @@ class Checklist:
         return row
 
     def end(self, *, started: bool) -> None:
-        """Completes the checklist. `started` is whether the run has started."""
+        """Completes the checklist. `started` says whether the run has started."""
         for row in self.rows.values():
             row.is_ended = True
             if started and row.done is None and row.name in STEPS.values():
@@ -110,7 +109,7 @@ class Checklist:
 
     @property
     def unknown_keys(self) -> list[str]:
-        """The hosts whose keys are unknown."""
+        """The hosts whose keys are not known."""
         return [check.host for row in self.rows.values() for check in row.failed if check.code == "key_unknown"]
 
     def _row(self, name: str) -> Row:

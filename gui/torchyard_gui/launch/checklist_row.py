@@ -1,4 +1,4 @@
-"""Widget of a checklist row: mark, title, result and progress. A click shows the results of each host."""
+"""Shows a row of the checklist: mark, title, result and progress. A click shows the results of each host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ translate = QCoreApplication.translate
 
 TITLES = {spec.name: spec.title for spec in CHECKLIST}
 TROUBLES = 6
-"""Maximum number of failures, and of warnings in a closed row, that are shown. Further failures are counted."""
+"""Maximum number of failures that are shown, and of warnings in a row that is not open. If there are more, their number
+is shown.
+"""
 
 
 class ChecklistRow(QWidget):
@@ -86,7 +88,8 @@ class ChecklistRow(QWidget):
         self.more.setVisible(self.more.isEnabled() and row.name != "topology")
         self._show_lines(self._lines_now())
         checks = (*row.failed[:TROUBLES], *row.warnings[:TROUBLES])
-        # The steps of `key_unknown` and `booked` are omitted, since the panel has buttons for them above the list.
+        # The next steps of `key_unknown` and `booked` are left out, because the panel has buttons for them above the
+        # list.
         self.steps.show_steps(
             step for check in checks if check.code not in ("key_unknown", "booked") for step in steps_of(check.advice)
         )
@@ -132,7 +135,7 @@ def title_of(name: str) -> str:
 
 
 def state_word(state: str) -> str:
-    """Returns the name of a row's state, which complements the mark."""
+    """Returns the name of a row's state, which is shown in addition to the mark."""
     return {
         "pending": translate("Launch", "pending"),
         "running": translate("Launch", "in progress"),
@@ -176,7 +179,7 @@ def _with_hosts(message: str, hosts: list[str], *, in_full: bool = False) -> str
 
 
 def _sentence(check: Check) -> str:
-    """Returns a failure or warning as a sentence. The name of the host is added unless the message contains it."""
+    """Returns a failure or warning as a sentence. If the message does not name the host, its name is added."""
     message = check.message
     if check.host and check.host not in message:
         message = f"{check.host}: {message}"

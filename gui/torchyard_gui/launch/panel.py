@@ -40,9 +40,9 @@ class LaunchPanel(QDialog):
     run_started = Signal(str)
     """Emitted with the ID of a run that has started."""
     trust_requested = Signal(str)
-    """Emitted with a host whose key is unknown. The receiver calls `trusted` after the key was recorded."""
+    """Emitted with a host whose key is unknown. When its key has been recorded, the receiver calls `trusted`."""
     launch_over = Signal(bool)
-    """Emitted when the launch has ended, with True if there is, or may be, a run."""
+    """Emitted when the launch has ended, with True if there is a run or may be one."""
 
     def __init__(self, fleet_model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -88,7 +88,7 @@ class LaunchPanel(QDialog):
         return topology.name if topology is not None else ""
 
     def launch(self, source: TopologyFile, planned: PlannedTime | None = None) -> None:
-        """Shows the panel and starts a launch. If a launch is in progress, that launch is shown instead.
+        """Shows the panel and starts a launch. If another launch is in progress, only shows that one.
 
         Args:
             planned: Planned time. If it is later than now, GPUs are booked, and the hosts start the run at that time.
@@ -109,7 +109,7 @@ class LaunchPanel(QDialog):
             self._begin()
 
     def trusted(self, host: str) -> None:
-        """Marks the key of a host as trusted. Once no untrusted key is left, the launch is started again."""
+        """Marks a host's key as trusted. When all keys are trusted, starts the launch again."""
         if host in self._untrusted:
             self._untrusted.remove(host)
             if not self._untrusted:
@@ -118,7 +118,7 @@ class LaunchPanel(QDialog):
                 self._offer_trust()
 
     def cancel(self) -> None:
-        """Cancels the launch, which reverts it."""
+        """Cancels the launch, and reverts what it has done."""
         if self.job is not None and self.is_launching:
             self.job.cancel()
             self.question.hide()
@@ -134,7 +134,7 @@ class LaunchPanel(QDialog):
     def reject(self) -> None:
         """Handles Esc and the close button.
 
-        A launch in progress is cancelled, and the panel closes once the launch is reverted.
+        If a launch is in progress, cancels it; the panel closes when the launch has been reverted.
         """
         if self.is_launching:
             self._close_when_over = True
@@ -227,7 +227,7 @@ class LaunchPanel(QDialog):
         if self._close_when_over and not may_run:
             self.hide()
             return
-        if may_run:  # The run may have started, and another attempt could start it twice.
+        if may_run:  # The run may have started. If it has, another attempt would start it a second time.
             self.about.setText(self.tr("It is unknown whether the run has started."))
             self.cancel_button.setFocus()
         else:
@@ -260,10 +260,7 @@ class LaunchPanel(QDialog):
         self._taken_back(self.tr("The launch was cancelled. Nothing is left on the hosts."))
 
     def _declined(self, error: TorchyardError) -> None:
-        """Shows that the user declined the launch, for example because of a large upload.
-
-        This is not shown as a failure.
-        """
+        """Shows, but not as a failure, that the user has declined the launch, for example because of a large upload."""
         advice = self.tr("Nothing was launched or sent. {advice}")
         text = advice.format(advice=advice_text(error.advice, has_buttons=True))
         self._taken_back(text, error.next)
@@ -305,10 +302,10 @@ class LaunchPanel(QDialog):
             )
             text += " " + (one if more == 1 else many).format(count=more)
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
-        self.notice.buttons[0].setFocus()  # Another attempt fails until the key is trusted.
+        self.notice.buttons[0].setFocus()  # Until the key is trusted, every attempt fails.
 
     def _offer_free(self, conflict: Conflict) -> None:
-        """Offers to launch at the time when the GPUs that other users have booked are free."""
+        """Offers to launch when the GPUs that other users have booked are free."""
         text = self.tr("Other users have booked GPUs that this run needs.")
         if not conflict.nearest:
             self.notice.show_notice("warn", text, closable=False)
@@ -329,7 +326,7 @@ class LaunchPanel(QDialog):
             self._begin()
 
     def _about(self, replicas: str) -> str:
-        """Returns a text about the launch: its replicas, and the planned time if that is later."""
+        """Returns a text about the launch: its replicas, and the planned time if it is later than now."""
         now = datetime.now(UTC)
         if not self._planned.at(now).is_later:
             return replicas
@@ -337,7 +334,7 @@ class LaunchPanel(QDialog):
         return self.tr("{replicas} · booked for {when}; starts automatically").format(replicas=replicas, when=when)
 
     def _show_rows(self) -> None:
-        """Creates the missing widgets of rows, in the order of the checklist."""
+        """Creates the widgets of new rows, in the order of the checklist."""
         for place, (name, row) in enumerate(self.checklist.rows.items()):
             if name not in self._rows:
                 self._rows[name] = ChecklistRow(row)

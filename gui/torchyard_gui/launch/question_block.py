@@ -1,4 +1,4 @@
-"""A question during a launch, with buttons whose texts name the actions."""
+"""A question of a launch, with buttons that are named after what they do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.widgets.next_steps import advice_text, as_sentence
 
 
 class QuestionBlock(QFrame):
-    """Widget that is hidden until `ask` is called. Enter declines unless the accepting button has the focus."""
+    """Hidden until `ask` is called. Enter declines unless the button that accepts has the focus."""
 
     answered = Signal(bool)
 
@@ -36,7 +36,7 @@ class QuestionBlock(QFrame):
         self.hide()
 
     def ask(self, question: Confirmation) -> None:
-        """Shows a question. The declining button gets the focus."""
+        """Shows a question, and focuses the button that declines."""
         self.sentence.setText(as_sentence(question.message))
         self.question.setText(question.question)
         self.yes.setText(yes_to(question.accept))

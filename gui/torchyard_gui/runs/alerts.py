@@ -17,7 +17,8 @@ from torchyard_gui.widgets.screen_reader import announce
 translate = QCoreApplication.translate
 
 MOST_EACH = 3
-"""Maximum number of cards for failed and for slow replicas; one more card counts the other failed replicas.
+"""Maximum number of cards for failed replicas, and for slow replicas. If more replicas have failed, one more card says
+how many.
 
 There are at most twice as many cards for hosts.
 """
@@ -36,7 +37,7 @@ class Alert:
 def alerts_of(picture: RunState) -> list[Alert]:
     """Returns the current alerts by kind: a wait, failed replicas, slow replicas, and then hosts that do not answer.
 
-    Without any of these, there is an alert if the run has failed.
+    If there is none of these and the run has failed, there is an alert about that.
     """
     found = [*_waiting(picture), *_failures(picture), *_slow(picture), *_unknown(picture)]
     return found or _failed_run(picture)
@@ -54,7 +55,7 @@ def _waiting(picture: RunState) -> list[Alert]:
 
 
 def _failed_run(picture: RunState) -> list[Alert]:
-    """Returns an alert for a failed run without another alert, as after a crash of its keeper or a failed launch."""
+    """Returns an alert for a failed run that has no other alert, as after a crash of its keeper or a failed launch."""
     if not picture.is_over or picture.state != "failed":
         return []
     why = picture.reason or translate("Runs", "No reason is known.")
@@ -125,7 +126,7 @@ def _unknown(picture: RunState) -> list[Alert]:
 
 
 class AlertsPanel(QWidget):
-    """Panel with a card per alert. A click opens the log of the card's replica."""
+    """A panel with one card per alert. A click on a card opens the log of its replica."""
 
     opened = Signal(str)
 
@@ -143,10 +144,8 @@ class AlertsPanel(QWidget):
         return list(self._needs)
 
     def show_needs(self, needs: list[Alert], *, is_known: bool = False) -> None:
-        """Shows alerts and announces the first new one to screen readers.
-
-        Args:
-            is_known: Suppresses the announcement, for example when another run is selected.
+        """Shows alerts, and announces the first new one to screen readers.\n\nArgs:\n is_known: Whether nothing is
+        announced, for example because another run has been selected.
         """
         if needs == self._needs:
             return
@@ -165,7 +164,7 @@ class AlertsPanel(QWidget):
 
 
 class _NeedCard(Card):
-    """Card that shows one alert. A click on it opens the log of the replica that the alert names, if any."""
+    """A card that shows one alert. If the alert names a replica, a click opens the replica's log."""
 
     opened = Signal(str)
 

@@ -1,4 +1,4 @@
-"""Addition of workers to a live run from its page: a question about the host, then progress above the run."""
+"""Adds workers to a live run from the run's page: asks for the host, and then shows the progress above the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST = 1000
 
 
 def can_grow(topology: Topology) -> bool:
-    """Returns whether the strategy of a run accepts new workers while the run trains."""
+    """Returns whether the strategy of a run accepts new workers during the training."""
     strategy = topology.strategy
     return strategy.kind is StrategyKind.ALL_REDUCE and strategy.on_worker_loss is OnWorkerLoss.CONTINUE
 
@@ -32,7 +32,7 @@ class AddWorkersDialog(QDialog):
     """Asks for the host and the number of new workers. Show it with `open()`."""
 
     confirmed = Signal(str, int, str)
-    """Emitted with the host, the number of workers and their pool."""
+    """Emitted with the host, the number of workers, and their pool."""
 
     def __init__(self, name: str, hosts: Sequence[str], topology: Topology, parent: QWidget | None = None):
         super().__init__(parent)
@@ -61,7 +61,7 @@ class AddWorkersDialog(QDialog):
 
 
 class GrowthFlow(QObject):
-    """Adds workers to at most one run at a time. Until they have joined, `cancel` leaves the run as it was."""
+    """Adds workers to at most one run at a time. Until they have joined the run, `cancel` leaves it as it was."""
 
     def __init__(self, model: RunsModel, notice: NoticeBar, page: QWidget):
         super().__init__(page)
@@ -74,7 +74,7 @@ class GrowthFlow(QObject):
         return self._job is not None and not self._job.is_finished
 
     def add(self, run: KnownRun, name: str, host: str, count: int, pool: str) -> None:
-        """Adds workers unless an addition is in progress. `name` is the name of the run in messages."""
+        """Adds workers, unless workers are being added already. `name` is the run's name in messages."""
         if self.is_adding:
             return
         beginning = self.tr("Adding workers on {host} to {run} …").format(host=host, run=name)

@@ -64,7 +64,7 @@ def day_or_clock(seconds: float | None, now: float) -> str:
 
 
 def ended_at(seconds: float | None, now: float) -> str:
-    """Returns when a run ended, as `ended 14:21` or `ended 20 Nov 14:21`. An unknown time is omitted."""
+    """Returns when a run ended, as `ended 14:21` or `ended 20 Nov 14:21`. If the time is unknown, it is left out."""
     if seconds is None:
         return translate("Runs", "ended")
     return translate("Runs", "ended {time}").format(time=day_and_clock(seconds, now))
@@ -113,7 +113,7 @@ def percent(value: float | None) -> str:
 
 
 def restarting_sentence(picture: RunState) -> str:
-    """Returns a text that explains why a run restarts and for which hosts it waits, where known."""
+    """Returns a text that says why a run restarts and for which hosts it waits, as far as this is known."""
     waiting = picture.waiting
     cause = waiting.cause if waiting is not None else picture.reason
     text = translate("Runs", "The run restarts: {cause}.") if cause else translate("Runs", "The run restarts.")

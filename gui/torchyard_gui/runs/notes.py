@@ -1,4 +1,4 @@
-"""Notes and tags of a run: the section of the side panel, and the dialog that edits them."""
+"""Notes and tags of a run: a section of the side panel that shows them, and a dialog that edits them."""
 
 from __future__ import annotations
 

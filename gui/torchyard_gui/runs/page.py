@@ -40,14 +40,14 @@ REFRESH_EVERY_MS = 30_000
 
 
 class RunsPage(QWidget):
-    """The Runs page. It requests the runs of all hosts when it is shown, and at intervals while it is visible."""
+    """The Runs page. It asks all hosts for their runs when it is shown, and at intervals while it is visible."""
 
     edit_copy = Signal(str)
     """Emitted with the text of a run's topology."""
     booking_wanted = Signal(str)
     """Emitted with the ID of the run's booking."""
     launch_wanted = Signal()
-    """Emitted when the user wants to launch a first run."""
+    """Emitted when the user, who has no runs yet, wants to launch one."""
     status_changed = Signal()
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
@@ -156,13 +156,13 @@ class RunsPage(QWidget):
         self.run_view.log.set_open(True)
 
     def stop_run(self, run_id: str) -> None:
-        """Selects a run. If the run is shown at once, the user is also asked how to stop it."""
+        """Selects a run. If the page shows the run immediately, asks the user how to stop it."""
         self.show_run(run_id)
         if self.feed is not None and self.feed.run.run_id == run_id:
             self.ask_to_stop()
 
     def ask_to_stop(self) -> None:
-        """Asks the user how to stop the selected run, unless it has ended, then stops it."""
+        """Asks the user how to stop the selected run, and stops it. Does nothing if the run has ended."""
         feed = self.feed
         if feed is None or feed.picture.is_over or self._stop_dialog is not None:
             return
@@ -177,7 +177,9 @@ class RunsPage(QWidget):
         dialog.open()
 
     def ask_to_restart(self) -> None:
-        """Asks where a restart of the selected, ended run begins, then launches the new run and shows it."""
+        """Asks where a restart of the selected run, which must have ended, begins; then launches the new run and shows
+        it.
+        """
         feed = self.feed
         if feed is None or not feed.picture.is_over or self._restart_dialog is not None:
             return
@@ -290,7 +292,7 @@ class RunsPage(QWidget):
 
     @property
     def _booking(self) -> str:
-        """The ID of the booking that the run uses, according to the hosts or the history, or "" if there is none."""
+        """The ID of the run's booking according to the hosts or the history, or "" if it has none."""
         if self.feed is None:
             return ""
         known = self.model.run(self.feed.run.run_id)
@@ -327,9 +329,10 @@ class RunsPage(QWidget):
         return self.shown.currentWidget() is self.comparison
 
     def compare(self) -> None:
-        """Compares the current run with the newest other run of the same name, or else with the newest other run.
+        """Compares the current run with the newest other run of the same name or, if there is none, with the newest
+        other run.
 
-        If runs are being compared already, the comparison ends.
+        If runs are already being compared, ends the comparison.
         """
         if self.is_comparing:
             self.end_comparison()
@@ -441,7 +444,7 @@ class RunsPage(QWidget):
         if self.feed is not None:
             self.feed.changed.disconnect(self._changed)
         if not self._is_working:
-            self.run_view.work.clear()  # The progress text belongs to the previous run.
+            self.run_view.work.clear()  # The text about the progress belongs to the previous run.
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)
@@ -451,7 +454,7 @@ class RunsPage(QWidget):
 
     @property
     def _is_working(self) -> bool:
-        """Whether a fetch, a restart or an addition of workers is in progress."""
+        """Whether a download, a restart or an addition of workers is in progress."""
         fetches = self.fetching is not None and not self.fetching.is_finished
         return self.restarting.is_launching or self.growing.is_adding or fetches
 
@@ -469,7 +472,7 @@ class RunsPage(QWidget):
 
     def _enable(self) -> None:
         acts, picture = self.actions_, self.feed.picture if self.feed else None
-        if self.is_comparing:  # During a comparison, the actions for a single run are disabled.
+        if self.is_comparing:  # While runs are compared, the actions for a single run are disabled.
             picture = None
         acts.stop.setEnabled(picture is not None and not picture.is_over)
         acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))

@@ -1,4 +1,4 @@
-"""Groups of a run's replicas, by pool or host, each with a summary."""
+"""Groups of a run's replicas, by pool or by host, each with a summary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard_gui.runs.labels import memory, percent, rate
 translate = QCoreApplication.translate
 
 Grouping = Literal["", "pool", "host"]
-"""The property by which replicas are grouped; empty for no groups."""
+"""The property by which replicas are grouped; empty if they are not grouped."""
 URGENT = ("failed", "unknown", "warning")
 """Marks that come first in a summary, in this order."""
 
@@ -38,7 +38,9 @@ class ReplicaGroup:
         return (one if count == 1 else many).format(name=self.name, count=count)
 
     def state_summary(self, state_of: Callable[[ReplicaStatus], tuple[str, str]]) -> tuple[str, str]:
-        """Returns the most urgent or else most frequent mark, and the number of each mark: `1 failed, 7 running`."""
+        """Returns the most urgent mark or, if none is urgent, the most frequent one, and how many replicas have each
+        mark, such as `1 failed, 7 running`.
+        """
         marks = Counter(state_of(track)[0] for track in self.tracks)
         ordered = sorted(marks, key=lambda mark: (URGENT.index(mark) if mark in URGENT else len(URGENT), -marks[mark]))
         words = {"warning": translate("Runs", "slow")}
@@ -52,7 +54,9 @@ class ReplicaGroup:
 
     @property
     def use(self) -> str:
-        """The median use of the replicas that have not ended, of their GPUs or else CPUs; empty if it is unknown."""
+        """The median use of the GPUs or, if there are none, of the CPUs of replicas that have not ended; empty if it is
+        unknown.
+        """
         known = _known(track.ring.last("gpu" if track.gpus else "cpu") for track in self._live)
         return percent(statistics.median(known)) if known else ""
 

@@ -1,4 +1,4 @@
-"""Table of the replicas of a run: sortable, with sparklines, and with as many columns as fit."""
+"""The table of a run's replicas, which can be sorted, has sparklines, and shows as many columns as fit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 SORT_EVERY_MS = 3000
-"""Delay from a change until rows are sorted; rows that move every second are unreadable."""
+"""Milliseconds from a change until rows are sorted, because rows that move every second could not be read."""
 
 
 class ReplicaTable(QTableView):

@@ -24,10 +24,10 @@ WIDTHS = {
     STALE: 82, DROPPED: 76, SKIPPED: 74, VERSION: 72, CLIENTS: 74, TRAFFIC: 86, USE: 56, MEMORY: 74, PAST: 60,
 }  # fmt: skip
 NARROW = {NAME: 120, STATE: 132, HOST: 66, STEP: 56, LOSS: 62, RATE: 80}
-"""Widths of columns if not all columns fit; the other columns keep theirs. Longer texts are elided."""
+"""Widths of columns that are narrower if not all columns fit. Texts that are too long are shortened."""
 WHERE_REPORTED = (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS, TRAFFIC)
 GIVE_WAY = (GPUS, MEMORY, SKIPPED, CLIENTS, VERSION, PAST, USE, COMPUTE, DROPPED, TRAFFIC, HOST, LOSS)
-"""Columns in the order in which they are hidden until the others fit."""
+"""Columns in the order in which they are hidden until all others fit."""
 
 
 def fitting_columns(room: int, reported: Collection[int]) -> dict[int, int]:
@@ -69,7 +69,7 @@ FIELDS = {STEP: "step", LOSS: "loss", RATE: "throughput", **STEP_PARTS}
 
 
 class ReplicaTableModel(QAbstractTableModel):
-    """Model with a row for each replica of the run, and then a row for each heading of a group."""
+    """A model with one row for each replica of the run, followed by one row for each heading of a group."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -84,7 +84,7 @@ class ReplicaTableModel(QAbstractTableModel):
         self._group_of: dict[str, int] = {}
 
     def set_feed(self, feed: RunFeed | None) -> None:
-        """Shows the replicas of a run. Call this method again when further replicas of the run become known."""
+        """Shows the replicas of a run. Must be called again when more replicas of the run become known."""
         self.beginResetModel()
         self.feed = feed
         self._tracks = list(feed.picture.tracks.values()) if feed else []
@@ -111,7 +111,8 @@ class ReplicaTableModel(QAbstractTableModel):
         if len(self.feed.picture.tracks) != len(self._tracks):
             self.set_feed(self.feed)
         elif changes.replicas or changes.run:
-            # A single signal covers all changed rows, so the view sorts only once. It repaints only visible rows.
+            # A single signal covers all rows that have changed, so the view sorts only once. The view repaints only
+            # visible rows.
             rows = [self._rows[name] for name in changes.replicas if name in self._rows] or [0]
             if self._tracks:
                 last = self.rowCount() - 1 if self._groups else max(rows)
@@ -310,7 +311,7 @@ class ReplicaOrder(QSortFilterProxyModel):
         self._sort_again()
 
     def _sort_again(self) -> None:
-        """Sorts the rows that a filter has shown again, because they come last without dynamic sorting."""
+        """Sorts rows again that a filter no longer hides, because Qt appends them if dynamic sorting is off."""
         if self.sortColumn() >= 0:
             self.sort(self.sortColumn(), self.sortOrder())
 

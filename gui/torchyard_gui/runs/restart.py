@@ -1,4 +1,4 @@
-"""Restart of a run from its page: a question about where to begin, then progress and questions above the run."""
+"""Restarts a run from its page: asks where to begin, and then shows progress and questions above the run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RestartDialog(QDialog):
         self._say(self.tr("The run has no checkpoint."))
 
     def show_problem(self, error: TorchyardError) -> None:
-        """Shows why the newest checkpoint is unknown. The launch will look for it again."""
+        """Shows why the newest checkpoint is unknown. When the run is launched, the checkpoint is looked for again."""
         self._say(as_sentence(error.message))
 
     def _say(self, text: str) -> None:
@@ -72,12 +72,12 @@ class RestartDialog(QDialog):
 
 
 class RestartFlow(QObject):
-    """Runs at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
+    """Makes at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
 
     run_started = Signal(str)
-    """Emitted with the ID of the new run, which has started."""
+    """Emitted with the ID of the new run when it has started."""
     launch_over = Signal(bool)
-    """Emitted when the restart has ended, with True if there is, or may be, a new run."""
+    """Emitted when the restart has ended, with True if there is a new run or may be one."""
 
     def __init__(self, fleet_model: FleetModel, notice: NoticeBar, page: QWidget):
         super().__init__(page)
@@ -117,7 +117,7 @@ class RestartFlow(QObject):
         job.start()
 
     def cancel(self) -> None:
-        """Cancels the restart, which reverts it."""
+        """Cancels the restart, and reverts what it has done."""
         if self.job is not None and self.is_launching:
             self.job.cancel()
             if self._question is not None:

@@ -1,4 +1,4 @@
-"""The bar above a run: name, state, choice of the view, and actions."""
+"""The bar above a run, with the run's name and state, the choice of the view, and actions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 NARROW = 1150
-"""Width in pixels below which some buttons have only icons."""
+"""Width in pixels below which some buttons show only their icons."""
 
 
 class RunBar(QFrame):
-    """Bar above a run. Its buttons trigger the actions of the page."""
+    """The bar above a run. Its buttons trigger actions of the page."""
 
     def __init__(
         self,
@@ -45,14 +45,13 @@ class RunBar(QFrame):
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._booking = booking
-        # Buttons that do not apply are disabled instead of hidden, so that the others stay in place. Only the first one
-        # is hidden.
+        # Buttons that do not apply are disabled and not hidden, so that no button moves. Only the first one is hidden.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         self._by_icon = (booking, copy, fetch)
         for action, button in self._buttons.items():
             button.setIcon(action.icon())
             button.setAccessibleName(action.text())
-        views = vbox(None, self.views, None)  # The spacers prevent the control from being stretched.
+        views = vbox(None, self.views, None)  # Without the spacers, the control would be stretched.
         parts = self.name, 4, self.mark, (self.state, 1), views, 8
         hbox(*parts, *self._buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
         booking.changed.connect(self._show_booking)
@@ -74,7 +73,7 @@ class RunBar(QFrame):
         self.refresh()
 
     def take_throughput(self) -> None:
-        """Updates the throughput. Called when the plots are updated, so that both show the same value."""
+        """Shows a new throughput. Called when the plots are updated, so that bar and plots show the same value."""
         self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
 
     def refresh(self) -> None:
@@ -99,13 +98,12 @@ class RunBar(QFrame):
         self.state.setToolTip("\n".join(line for line in tip if line))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Hides the texts of buttons whose icons suffice if the bar is narrow, so that the state fits."""
+        """In a narrow bar, hides the texts of buttons whose icons suffice, so that the state fits."""
         super().resizeEvent(event)
         for action in self._by_icon:
             self._buttons[action].setText("" if event.size().width() < NARROW else action.text())
 
     def _show_booking(self) -> None:
-        """Shows the button for the booking if the run has a booking."""
         self._buttons[self._booking].setVisible(self._feed is not None and self._booking.isEnabled())
 
     def _parts(self) -> list[str]:
@@ -120,7 +118,7 @@ class RunBar(QFrame):
         elif picture.is_over:
             head = self.tr("{state} after {time}").format(state=word, time=lasted) if lasted else word
         elif picture.state == "restarting":
-            head = word  # The duration is hidden, because it would look like the duration of the restart.
+            head = word  # The duration is hidden, because it could be taken for the duration of the restart.
         else:
             head = f"{word} {lasted}".strip()
         parts = [head]

@@ -1,4 +1,4 @@
-"""The list of runs, live runs first, each with state, name and times."""
+"""The list of runs. Live runs are first, and each run has a state, a name and times."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torchyard_gui.widgets.elided_text import draw_elided
 
 Index = QModelIndex | QPersistentModelIndex
 RUN = Qt.ItemDataRole.UserRole
-"""Item data role of a row's KnownRun. Headings have no run."""
+"""The item data role of a row's KnownRun. Headings have no value for it."""
 ROW, HEADING = 48, 28
 
 
 class RunListModel(QAbstractListModel):
-    """List model with rows for runs and for headings."""
+    """A list model with one row for each run and each heading."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -87,7 +87,7 @@ class RunListModel(QAbstractListModel):
         return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
 
     def state_of(self, run: KnownRun) -> str:
-        """Returns the name of the state. For an outdated state, the time of the last contact is added."""
+        """Returns the name of the state. If the state may be outdated, adds the time of the last contact."""
         word = state_word(run.state)
         if run.is_fresh or run.has_ended:
             return word
@@ -103,7 +103,9 @@ class RunListModel(QAbstractListModel):
         return " ".join(f"#{tag}" for tag in self._annotations.get(run.run_id, Annotation()).tags)
 
     def details_of(self, run: KnownRun) -> str:
-        """Returns the second line of a row: the state, the reason of a failure, and then less important details."""
+        """Returns the second line of a row: the state, the reason of a failure, and then details that are less
+        important.
+        """
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         reason = run.reason if run.state == "failed" else ""
         parts = self.state_of(run), reason, self.time_of(run)[1], self.tags_of(run), restart_of(run, self._all)
@@ -118,7 +120,7 @@ class RunListModel(QAbstractListModel):
         return (day, clock_text) if ":" in clock_text and day else (f"{day} {clock_text}".strip(), "")
 
     def _text(self, run: KnownRun) -> str:
-        """Returns the text that the filter searches."""
+        """Returns the text in which the filter looks for words."""
         about = self._annotations.get(run.run_id, Annotation()).text
         return f"{run.name} {run.run_id} {' '.join(run.hosts)} {run.state} {run.primary} {about}".lower()
 

@@ -1,4 +1,4 @@
-"""View of one run: canvas, table or plots, with alerts at the side and the log below."""
+"""Shows one run: a canvas, a table or plots, with alerts at the side and the log below."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG_HEIGHT = 220
 
 
 class RunView(QWidget):
-    """Shows the run of a RunFeed. The canvas, table and plots have a common selection."""
+    """Shows the run of a RunFeed. Canvas, table and plots have the same selection."""
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -114,7 +114,7 @@ class RunView(QWidget):
             self.set_view(self.view)
 
     def choose(self, names: list[str]) -> None:
-        """Selects replicas in all views and shows their logs. The small plots show a single selected replica."""
+        """Selects replicas in all views and shows their logs. If there is only one, the small plots show its values."""
         if names == self._chosen:
             return
         self._chosen = list(names)
@@ -178,7 +178,7 @@ class RunView(QWidget):
         self.scene.show_states(self.feed.live_states)
         picture = self.feed.picture
         if picture.is_over:
-            # After the end of a run, only the Fleet page shows the current state of its hosts.
+            # After a run has ended, only the Fleet page shows the current states of its hosts.
             note = ended_at(picture.ended, time.time())
             self.scene.show_hosts({host.name: HostLiveState("idle", note=note) for host in picture.plan_hosts})
         else:
@@ -188,7 +188,7 @@ class RunView(QWidget):
             self.scene.show_hosts(looks)
 
     def _between_starts(self) -> dict[str, HostLiveState]:
-        """Returns the states of the hosts during a restart: lost or waiting to restart."""
+        """Returns the states of hosts during a restart: those that are lost, and those that wait for the restart."""
         assert self.feed is not None
         picture = self.feed.picture
         gone = {track.host for track in picture.tracks.values() if track.state == "lost"}
@@ -203,7 +203,7 @@ class RunView(QWidget):
         """Shows why the run failed or restarts, or why its state may be outdated.
 
         Args:
-            is_known: Suppresses the announcement to screen readers.
+            is_known: Whether the notice is not announced to screen readers.
         """
         assert self.feed is not None
         picture, error = self.feed.picture, self.feed.error

@@ -1,4 +1,4 @@
-"""Panel beside a run: alerts, small plots, timeline and notes."""
+"""The panel beside a run, with alerts, small plots, a timeline and notes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state import OF_TRAINERS, SUMS
 from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges
-from torchyard_gui.bridge.step_breakdown import OF_SERVERS, WRITTEN, name_of, sentence_of, written
+from torchyard_gui.bridge.step_breakdown import IF_REPORTED, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.runs.alerts import AlertsPanel, alerts_of
 from torchyard_gui.runs.labels import loss, memory, percent, rate
 from torchyard_gui.runs.notes import NotesSection
@@ -22,16 +22,16 @@ from torchyard_gui.widgets import SectionLabel, label, scroll_area
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 SHOWN = 600
-"""Number of samples in the small plots: ten minutes at one sample per second."""
+"""Number of samples that the small plots show, which is ten minutes of one sample per second."""
 REPORTED = (*OF_TRAINERS, "bytes_s")
-"""Metrics in reports, which the journal contains; other metrics are measured only while the run is followed."""
+"""Metrics that the journal contains. All other metrics are measured only while the run is followed."""
 
 
 class SidePanel(QWidget):
-    """Panel whose small plots show totals of the run, or the values of a single selected replica."""
+    """A panel whose small plots show totals of the run or, if a single replica is selected, the replica's values."""
 
     opened = Signal(str)
-    """Emitted with the name of a replica to show its log."""
+    """Emitted with the name of a replica whose log should be shown."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -94,7 +94,7 @@ class SidePanel(QWidget):
         self.needs.show_needs(alerts_of(self._feed.picture) if self._feed else [], is_known=is_known)
 
     def _show_plots(self) -> None:
-        """Updates the plots. Those of an ended run are labelled as its last values."""
+        """Updates the plots. If the run has ended, they are labelled as its last values."""
         self.step.show_track(self._feed.picture.tracks.get(self._replica) if self._feed else None)
         if self._feed is None:
             for plot in self.plots.values():
@@ -146,7 +146,7 @@ class SidePanel(QWidget):
         self.plots[plot].set_values(ring.tail(kind, SHOWN), words(value), note, fixed, calm=calm, sentence=sentence)
 
     def _sentence(self, kind: str, value: float | None, track: ReplicaStatus | None, is_over: bool) -> str:
-        """Returns a sentence that explains why there is no line."""
+        """Returns a sentence that says why there is no line."""
         assert self._feed is not None
         if not is_over:
             if kind in REPORTED:
@@ -193,7 +193,7 @@ class StepParts(QWidget):
         self.hide()
 
     def show_track(self, track: ReplicaStatus | None) -> None:
-        """Shows the values of a replica, or nothing for None or before the first report.
+        """Shows the values of a replica. Shows nothing for None, or if the replica has not reported yet.
 
         Trainers have a line for every part; servers and reducers have lines only for the metrics that they report.
         """
@@ -203,7 +203,7 @@ class StepParts(QWidget):
             return
         self.heading.setText(self.tr("Serving") if track.serves else self.tr("Step"))
         for field, value in self.values.items():
-            is_shown = reported[field] is not None or not (track.serves or field in OF_SERVERS)
+            is_shown = reported[field] is not None or not (track.serves or field in IF_REPORTED)
             value.setText(written(field, reported[field]))
             for one in (self.names[field], value):
                 one.setVisible(is_shown)

@@ -19,14 +19,14 @@ SHOWN = 200
 
 
 class Timeline(QWidget):
-    """List with a line for each of the last SHOWN events and the full text as its tool tip.
+    """A list with one line for each of the last SHOWN events. A line's tool tip contains the full text.
 
-    A click, Enter or Space on a line about the state or the first step of a replica opens the log of the replica.
+    If a line is about the state or the first step of a replica, a click, Enter or Space on it opens the replica's log.
     """
 
     opened = Signal(str)
     row_entered = Signal(QRect)
-    """Emitted with the area of the current line when it is selected by the keyboard or the list gets the focus."""
+    """Emitted with the area of the current line when the keyboard selects it or the list gets the focus."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)

@@ -16,7 +16,7 @@ from torchyard_gui.theme.theme import theme
 __all__ = ["icon", "paint_role_badge", "paint_state", "pixmap", "refresh_icons", "role_icon", "state_icon"]
 
 SIZES = (16, 20)
-"""Sizes in logical pixels: for menus and buttons, and for the rail."""
+"""Sizes of icons in logical pixels: for menus and buttons, and for the navigation rail."""
 
 _icons: dict[tuple[str, str, bool], QIcon] = {}
 _known: dict[int, tuple[str, str]] = {}
@@ -31,7 +31,7 @@ def pixmap(name: str, size: int, color: str | QColor = "text2", ratio: float = 1
 def icon(name: str, color: str = "text2") -> QIcon:
     """Returns an icon by its file name.
 
-    It is paler when disabled. In the default colour, it has the accent colour when checked.
+    The icon is paler while it is disabled. If it has the default colour, it has the accent colour while it is checked.
 
     `refresh_icons` updates the icon on actions and buttons when the theme changes.
     """
@@ -44,13 +44,16 @@ def icon(name: str, color: str = "text2") -> QIcon:
 
 
 class _Engine(QIconEngine):
-    """Icon engine that draws on demand and at the requested size. Most icons are in menus that are rarely opened."""
+    """Icon engine that draws an icon only when it is needed, and at that size, because most icons are in menus that are
+    rarely opened.
+    """
 
     def __init__(self, name: str, color: str):
         super().__init__()
         self._name = name
         plain = theme().color(color).name()
-        # A disabled button has no accent background, and without it an `on_accent` icon would be illegible.
+        # A disabled button does not have the accent colour as background, so an `on_accent` icon would be illegible on
+        # it.
         pale = theme().color("text3").name() if color == "on_accent" else plain
         checked = theme().color("accent").name() if color == "text2" else plain
         self._looks = {"plain": (plain, 1.0), "pale": (pale, 0.4), "checked": (checked, 1.0)}
@@ -100,7 +103,7 @@ def state_icon(state: str) -> QIcon:
 
 
 def refresh_icons() -> None:
-    """Replaces the icons that this module made for actions and buttons by icons in the current colours."""
+    """Replaces the icons that this module has made for actions and buttons by icons in the current colours."""
     for widget in QApplication.allWidgets():
         children = widget.findChildren(QAction, options=Qt.FindChildOption.FindDirectChildrenOnly)
         for action in {*widget.actions(), *children}:

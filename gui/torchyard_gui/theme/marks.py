@@ -183,11 +183,11 @@ def _ok(painter: QPainter) -> None:
 
 
 TOKENS = {"warning": "wait", "slow": "wait", "failed": "fail", "error": "fail"}
-"""The colour token of the text and background beside a mark; only marks of problems have one."""
+"""The colour token for the text and the background beside a mark. Only marks of problems have one."""
 
 
 def trouble_token(state: str) -> str:
-    """Returns "wait" for a state that needs attention, "fail" for a failed state, and otherwise ""."""
+    """Returns "wait" for a state that needs attention, "fail" for a failed state, and "" for any other state."""
     return TOKENS.get(state, "")
 
 

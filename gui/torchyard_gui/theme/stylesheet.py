@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torchyard_gui.theme.tokens import Metrics, Tokens
 
-# Among others, widgets set these style properties: primary, quiet, danger (buttons), card, bar, panel (frames), bare
-# (lists on a panel), ink = "2", "3", "fail", "wait", "run", "accent" (labels), role = a font's role.
+# Widgets set these properties, among others: primary, quiet, danger (buttons), card, bar, panel (frames), bare (lists
+# on a panel), ink = "2", "3", "fail", "wait", "run", "accent" (labels), role = a font's role.
 SHEET = """
 QMainWindow, QDialog {{ background: {s1}; }}
 QToolTip {{ color: {text}; background: {s2}; border: 1px solid {hair}; padding: 4px 6px; }}
@@ -208,6 +208,6 @@ QStatusBar::item {{ border: none; }}
 def stylesheet(tokens: Tokens, metrics: Metrics, arrows: Mapping[str, str]) -> str:
     """Returns the style sheet. `arrows` contains the paths of SVG files by name."""
     values = {name: value for name, value in tokens._asdict().items() if name != "dark"}
-    # The handle of a scroll bar needs less contrast than text.
+    # The handle of a scroll bar may have less contrast than text.
     values["handle"] = tokens.line if tokens.dark else tokens.hair
     return SHEET.format(**values, **arrows, radius=metrics.radius, radius_small=metrics.radius_small)

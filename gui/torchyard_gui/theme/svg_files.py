@@ -1,4 +1,4 @@
-"""Icons as SVG texts, and the SVG files for the style sheet. Independent of Qt."""
+"""Icons as SVG texts, and the SVG files for the style sheet. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def write_stylesheet_svgs(tokens: Tokens) -> dict[str, str]:
 
 @cache
 def _written() -> tempfile.TemporaryDirectory[str]:
-    """Returns the temporary folder for SVG files, which is removed when the program exits."""
+    """Returns the temporary folder for the SVG files. It is removed when the program exits."""
     return tempfile.TemporaryDirectory(prefix="torchyard-theme-")

@@ -17,7 +17,7 @@ Mode = Literal["system", "light", "dark"]
 MODES: tuple[Mode, ...] = ("system", "light", "dark")
 
 FAMILIES = ("Inter", "Noto Sans CJK KR")
-"""Preferred font families; the second one provides Korean characters."""
+"""Font families in the order of preference. The second one has Korean characters."""
 
 FONTS = {
     "title": (14, 600),
@@ -28,11 +28,11 @@ FONTS = {
     "tiny": (11, 400),
     "mono": (13, 400),
 }
-"""Pixel size and weight by text role."""
+"""The size in pixels and the weight of the font for each text role."""
 
 
 class Theme(QObject):
-    """The current theme. Widgets read it while they paint, and repaint when it emits `changed`."""
+    """The current theme. Widgets read it whenever they paint, and repaint when it emits `changed`."""
 
     changed = Signal()
     metrics: Metrics = METRICS
@@ -100,17 +100,15 @@ class Theme(QObject):
         self._take(self._wanted())
 
     def install(self, application: QApplication) -> None:
-        """Applies style, palette, font and style sheet to the application. Repeated calls have no effect."""
+        """Applies style, palette, font and style sheet to the application. Only the first call has an effect."""
         self.prepare(application)
         if not self._has_sheet:
             self._has_sheet = True
             self._style_application()
 
     def prepare(self, application: QApplication) -> None:
-        """Applies the theme except for the style sheet.
-
-        Without the style sheet, a window is built in half the time, because a style sheet restyles each widget whenever
-        its parent changes.
+        """Applies the theme except for the style sheet.\n\nA window is built in half the time if there is no style
+        sheet yet, because Qt would restyle each widget whenever its parent changes.
         """
         if self._is_prepared:
             return
@@ -179,7 +177,9 @@ class Theme(QObject):
 
 @cache
 def theme() -> Theme:
-    """Returns the theme. It follows the system only if an application exists at the first call."""
+    """Returns the theme. It follows the system's theme only if an application exists when this function is first
+    called.
+    """
     return Theme()
 
 

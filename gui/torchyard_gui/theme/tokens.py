@@ -1,4 +1,4 @@
-"""Design tokens: colours of the light and the dark theme, and metrics. Independent of Qt."""
+"""Design tokens: the colours of the light and the dark theme, and metrics. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 class Tokens(NamedTuple):
     """The colours of one theme as #RRGGBB.
 
-    Text in the colours of text and states has a contrast of at least 4.8 : 1 on `s2`. The role colours are
-    distinguishable with colour blindness.
+    The colours of text and states have a contrast of at least 4.8 : 1 to `s2`. Users with colour blindness can
+    distinguish the colours of roles.
     """
 
     dark: bool
@@ -51,7 +51,7 @@ class Tokens(NamedTuple):
     track: str
     edge: str
     edge_used: str
-    # Colours of other users' bookings: one of five hues, derived from the owner's name.
+    # Colours of other users' bookings. The owner's name determines which of five hues is used.
     person1: str
     person2: str
     person3: str
@@ -159,7 +159,7 @@ class Metrics(NamedTuple):
     problems: int = 32
     status: int = 24
     narrow_below: int = 1360
-    # Sizes of rows and controls. A line of text at 13 px is 19 px high in Korean and 16 px in Latin script.
+    # Sizes of rows and controls. At 13 px, a line of Korean text is 19 px high, and a line of Latin text 16 px.
     row: int = 28
     control: int = 28
     line: int = 19

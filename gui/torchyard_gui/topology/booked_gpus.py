@@ -1,4 +1,4 @@
-"""Appearance of hosts in an edited topology: their states, and the GPUs booked during the planned time."""
+"""What hosts show in an edited topology: their states, and the GPUs that are booked during the planned time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ translate = QCoreApplication.translate
 def design_states(
     plan: Plan, hosts: Sequence[HostFacts], states: Mapping[str, HostState], planning: PlanningTime
 ) -> dict[str, HostLiveState]:
-    """Returns the appearance of the hosts in an edited topology.
-
-    It contains the mark of the host's state as on the Fleet page. With bookings, it also contains the holders of slots
-    and, for hosts that the topology does not use, a note for the header.
+    """Returns what each host shows in an edited topology.\n\nEach host has the mark of its state, as on the Fleet page.
+    If GPUs are booked, slots show who has booked them, and the header of a host that the topology does not use has a
+    note.
     """
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}

@@ -1,4 +1,4 @@
-"""Edit actions: undo, redo, clipboard, and other edits of the selection."""
+"""Actions that edit the topology: undo, redo, the clipboard, and other edits of the selection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_gui.widgets.page_actions import SUBMENU, action
 
 
 class EditActions(QObject):
-    """The edit actions, enabled according to the selection. `say` is called with the reason why an edit was refused."""
+    """The edit actions, which the selection enables. `say` is called with the reason if an edit is refused."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class EditActions(QObject):
             one.setEnabled(False)
             can_changed.connect(one.setEnabled)
             text_changed.connect(partial(_name_edit, one, one.text()))
-        # Duplicate actions are left out, because Qt treats equal shortcuts as ambiguous.
+        # Actions that occur twice are left out, because Qt treats equal shortcuts as ambiguous.
         platforms = QKeySequence(keys.Redo)
         others = [key for key in map(QKeySequence, ("Ctrl+Y", "Ctrl+Shift+Z")) if key != platforms]
         self.redo.setShortcuts([platforms, *others])
@@ -80,7 +80,7 @@ class EditActions(QObject):
     def add_presets(self) -> list[QAction]:
         """The actions that add presets.
 
-        They are created on first use, because their creation reads all preset files.
+        They are created on first use, because creating them reads all preset files.
         """
         made = [self._adds_preset(preset) for preset in all_presets()]
         for one in made:

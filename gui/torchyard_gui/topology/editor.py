@@ -1,6 +1,6 @@
 """Edits of the topology as named, undoable steps, and the selection of replicas.
 
-The editor has no widgets: panels call its methods and receive its signals, and core implements the edits.
+The editor has no widgets: panels call its methods and receive its signals, and torchyard_core implements the edits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ MOST_STEPS = 2000
 
 
 class Editor(QObject):
-    """Edits one document. Methods that can refuse an edit return the reason for the refusal, or else ""."""
+    """Edits one document. A method that may refuse an edit returns the reason for the refusal, or "" if it has made the
+    edit.
+    """
 
     changed = Signal()
     """Emitted when the document has changed."""
@@ -56,7 +58,7 @@ class Editor(QObject):
     def holds_design(self) -> bool:
         """Whether there is a topology to edit.
 
-        After an invalid file was opened, there is none until the text is corrected.
+        If an invalid file has been opened, there is none until the user has corrected the text.
         """
         return not self.document.problems or bool(self.value.pools)
 
@@ -165,7 +167,7 @@ class Editor(QObject):
         def change(value: Topology) -> Topology:
             return with_preset(value, key, has_gpus=has_gpus, removes_unused=removes_unused)[0]
 
-        # If nothing is selected, the inspector shows the settings of the strategy.
+        # If nothing is selected, the inspector shows the strategy's settings.
         return self.apply(text, change, select=lambda _: ())
 
     def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
@@ -224,7 +226,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.set_pins(value, {name: target}))
 
     def pin_all(self, pins: Mapping[str, str]) -> str:
-        """Pins each replica to its own target."""
+        """Pins each replica to the target given for it."""
         text = self.tr("Pin {replicas}").format(replicas=named(list(pins)))
         return self.apply(text, lambda value: edits.set_pins(value, pins))
 
@@ -272,7 +274,9 @@ class Editor(QObject):
         return ""
 
     def regroup_effect(self, names: Sequence[str], target: str) -> str:
-        """Returns what a move to another group does, or "" if it changes nothing. A refused move has a general text."""
+        """Returns what moving replicas to another group does, or "" if it changes nothing. If the move is refused, the
+        text is general.
+        """
         try:
             found = regrouping(self.value, names, target)
         except TorchyardError:
@@ -286,7 +290,7 @@ class Editor(QObject):
         return ""
 
     def _why_invalid(self) -> str:
-        """Returns why an edit of the value is refused while the text is invalid; "" if the text is valid."""
+        """Returns why the value cannot be edited while the text is invalid; returns "" if the text is valid."""
         try:
             self.document.with_value(self.value)
         except TorchyardError as problem:
@@ -347,7 +351,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.set_name(value, name), key="name")
 
     def shown_hosts(self) -> tuple[str, ...]:
-        """Returns the hosts that the user has added to the canvas, whether the topology uses them or not."""
+        """The hosts that the user has added to the canvas, even if the topology does not use them."""
         hosts = (self.value.layout or {}).get("hosts")
         return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 
@@ -371,7 +375,7 @@ def _refusal(problem: TorchyardError) -> str:
 
 
 class HostsSource(Protocol):
-    """Source of hosts for the page. The fleet model implements it."""
+    """Provides the hosts for the page. The fleet model implements this interface."""
 
     @property
     def facts_changed(self) -> SignalInstance: ...
@@ -385,4 +389,4 @@ class HostsSource(Protocol):
     def facts(self) -> Sequence[HostFacts]: ...
 
     def states(self) -> Mapping[str, HostState]:
-        """Returns the states of all hosts by name. `facts_changed` also announces a change of a state."""
+        """Returns the states of all hosts by name. `facts_changed` is emitted when a state changes, too."""

@@ -21,9 +21,9 @@ MARGIN = 12
 
 
 class FindBar(QFrame):
-    """Bar that lies over the canvas while it is open.
+    """A bar that lies over the canvas while it is open.
 
-    Enter keeps the found selection, Esc restores the previous one.
+    Enter keeps the selection that was found, and Esc restores the previous one.
     """
 
     def __init__(self, editor: Editor, scene: TopologyScene, view: CanvasView) -> None:

@@ -31,7 +31,7 @@ _ROLES = {
         "Evaluates checkpoints beside the training; its failure never fails the run.",
     ),
 }
-"""The singular and the plural of a role's name, and what a replica of the role does."""
+"""The name of each role in the singular and in the plural, and what a replica of the role does."""
 
 
 def role_name(role: Role) -> str:
@@ -73,7 +73,7 @@ def machine_sentence(machine: Machine) -> str:
 
 
 def regrouped_text(sizes: Sequence[int], *, is_trainers: bool) -> str:
-    """Returns the effect of changing the number of groups, such as `make 3 worker groups of 4, 4 and 3`."""
+    """Returns what changing the number of groups does, such as `make 3 worker groups of 4, 4 and 3`."""
     last = tr("{sizes} and {last}").format(sizes=", ".join(map(str, sizes[:-1])), last=sizes[-1])
     many = last if len(sizes) > 1 else str(sizes[0])
     same = len(set(sizes)) == 1

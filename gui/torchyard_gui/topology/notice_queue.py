@@ -1,4 +1,4 @@
-"""Queue of the page's notices, of which the one with the highest priority is shown, with its buttons."""
+"""The notices of the page, of which the one with the highest priority is shown with its buttons."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchyard_gui.widgets.next_steps import button_text, error_text, take_step,
 from torchyard_gui.widgets.notice_bar import Kind, NoticeBar
 
 ORDER = ("file", "disk", "read-only", "recovery", "restored", "launch", "export")
-"""Subjects by priority. A subject has at most one notice."""
+"""The subjects of notices by priority. There is at most one notice about each subject."""
 
 
 @dataclass(frozen=True)
 class NoticeButton:
-    """A button of a notice: its text, and the call that it makes."""
+    """A button of a notice: its text, and the function that it calls."""
 
     text: str
     take: Callable[[], object]

@@ -46,11 +46,14 @@ from torchyard_gui.widgets.page_actions import action
 from torchyard_gui.widgets.toast import Toast
 
 if TYPE_CHECKING:
+    from torchyard_core.topology.file import TopologyFile
+    from torchyard_core.topology.model import Topology
+    from torchyard_gui.topology.advice.drawer import AdviceDrawer, Advisor
     from torchyard_gui.topology.find_bar import FindBar
 
 YAML_WIDTH = 420
 SHOWN_PROBLEMS = 4
-"""Maximum number of an invalid file's problems that are shown on the canvas."""
+"""Maximum number of problems of an invalid file that the canvas shows."""
 
 
 class PageSettings(RecentFiles, Protocol):
@@ -83,7 +86,7 @@ class TopologyPage(QWidget):
         """Creates the page.
 
         Args:
-            recovery_folder: Folder of recovery snapshots. Without it, no snapshots are written.
+            recovery_folder: Folder for recovery snapshots. If it is None, no snapshots are written.
             planning: Planned time with its bookings; by default the current time without bookings.
         """
         super().__init__(parent)
@@ -96,6 +99,8 @@ class TopologyPage(QWidget):
         self.planning = planning if planning is not None else PlanningTime(parent=self)
         self.exchange_facts: Callable[[str, Collection[str]], ExchangeFacts] = lambda name, hosts: ExchangeFacts()
         """Returns the known facts about the exchange of the named topology on hosts; set by the window."""
+        self.advisor: Advisor | None = None
+        """Makes advice and measures scripts; set by the window."""
         self._may_close = False
         self._keeps_racks = False
         """Whether racks keep their places. Opening, saving and tidying arrange them once."""
@@ -122,7 +127,9 @@ class TopologyPage(QWidget):
         self.edits = EditActions(self.editor, self.say, self.side.open, self.choose_preset, self)
         self.autosave = Autosave(self.document, recovery_folder, self)
         self._make_actions()
-        self.bar = TopBar(self.edits.undo, self.edits.redo, self.show_yaml, self.launch_action, self.planning)
+        self.bar = TopBar(
+            self.edits.undo, self.edits.redo, self.show_advice, self.show_yaml, self.launch_action, self.planning
+        )
         self._jumps = ProblemNavigation(
             self.editor, self.scene, self.view, self.inspector, self._show_in_palette, self._show_line
         )
@@ -207,6 +214,37 @@ class TopologyPage(QWidget):
         made.show_plan(self._plan)
         return made
 
+    @cached_property
+    def advice(self) -> AdviceDrawer:
+        """The Advice drawer. It is created on first use."""
+        from torchyard_gui.topology.advice.drawer import AdviceDrawer
+
+        assert self.advisor is not None
+        made = AdviceDrawer(self.advisor, self._as_file, self.editor.facts)
+        made.hide()
+        made.apply_wanted.connect(self._apply_advice)
+        made.closed.connect(lambda: self.show_advice.setChecked(False))
+        self.editor.changed.connect(made.design_changed)
+        self.split.addWidget(made)
+        self.split.setCollapsible(self.split.count() - 1, False)
+        return made
+
+    def profile(self) -> None:
+        """Opens the Advice drawer and measures the script."""
+        self.show_advice.setChecked(True)
+        self.advice.measure()
+
+    def _as_file(self) -> TopologyFile:
+        text = self.document.text.removeprefix("\ufeff")
+        return topology_from_text(text, str(self.document.path or ""), self.document.folder)
+
+    def _show_advice(self, shown: bool) -> None:
+        self.advice.setVisible(shown)
+        (self.advice if shown else self.view).setFocus()
+
+    def _apply_advice(self, topology: Topology, title: str) -> None:
+        self._do(self.editor.apply(title, lambda _: topology))
+
     def _lay_out(self) -> None:
         sizes = [YAML_WIDTH * 2, YAML_WIDTH]
         self.split = splitter(Qt.Orientation.Horizontal, self.view, self.yaml, grows=0, sizes=sizes)
@@ -222,6 +260,10 @@ class TopologyPage(QWidget):
         self.show_yaml.toggled.connect(self._show_yaml)
         self.show_yaml.triggered.connect(lambda shown: (self.yaml.view if shown else self.view).setFocus())
         tip = self.tr("Show replicas in their worker and server groups, instead of on their hosts")
+        tip = self.tr("Predict how fast the script trains on other topologies, and apply one")
+        self.show_advice = view(self.tr("Advice"), lambda: None, "Ctrl+Shift+V", "chart", tip)
+        self.show_advice.setCheckable(True)
+        self.show_advice.toggled.connect(self._show_advice)
         self.by_group = view(self.tr("By group"), lambda: None, "Ctrl+G", "", tip)
         self.by_group.setCheckable(True)
         self.by_group.toggled.connect(self._show_by_group)
@@ -245,6 +287,7 @@ class TopologyPage(QWidget):
             self.minimap,
             view(self.tr("Tidy"), self.tidy, "Ctrl+Shift+T", "", tidies),
             self.show_yaml,
+            self.show_advice,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
             view(self.tr("Check all hosts"), self._hosts.check, "F5", "refresh", checks),
@@ -302,7 +345,7 @@ class TopologyPage(QWidget):
         value = self.document.value
         self._plan = plan(value, hosts)
         keep, state = self._keeps_racks, self.document.state
-        # Undo and redo show the racks of the restored state. Any other edit keeps the previous racks and adds new ones.
+        # Undo and redo show the racks of the state that they restore. Any other edit keeps the racks and adds new ones.
         racks = self._racks.get(state, self.scene.hosts) if keep else ()
         exchange = self.exchange_facts(value.name, self._plan.hosts)
         self.inspector.exchange = self.scene.exchange = exchange
@@ -325,13 +368,15 @@ class TopologyPage(QWidget):
         self.status_changed.emit()
 
     def tidy(self) -> None:
-        """Removes racks that the topology does not use and the user did not add. Arranges the others in fleet order."""
+        """Removes racks that the topology does not use and that the user has not added. Arranges the others in fleet
+        order.
+        """
         self._keeps_racks = False
         self._racks.clear()
         self._refresh()
 
     def _name_launch(self) -> None:
-        """Updates the text of the launch action, and in its tool tip what it does or why it is disabled."""
+        """Updates the text of the launch action. The tool tip says what it does, or why it is disabled."""
         if self.launch_action.isEnabled():
             reason = ""
         elif self.editor.holds_design:
@@ -393,7 +438,7 @@ class TopologyPage(QWidget):
         self.title_changed.emit(f"{self.document.name}{mark}")
 
     def launch(self) -> None:
-        """Requests the launch of the current topology, or shows why it must be corrected or saved first."""
+        """Requests to launch the current topology, or shows why it must be corrected or saved first."""
         self.editor.settle()
         self.checks.now()
         if errors := self.checks.errors:
@@ -405,8 +450,7 @@ class TopologyPage(QWidget):
             save = NoticeButton(self.tr("Save and launch …"), lambda: self.files.save(self.launch))
             self.notices.show("launch", "info", text, save)
             return
-        text = self.document.text.removeprefix("\ufeff")
-        self.launch_requested.emit(topology_from_text(text, str(self.document.path or ""), self.document.folder))
+        self.launch_requested.emit(self._as_file())
 
     def _report_errors(self, count: int) -> None:
         self.problems.set_open(True)

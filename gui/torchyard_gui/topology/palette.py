@@ -155,7 +155,7 @@ class Palette(QFrame):
         return made
 
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts], states: Mapping[str, HostState]) -> None:
-        """Updates the numbers of replicas and of free GPUs, and the states of the hosts."""
+        """Shows how many replicas each role has, how many GPUs are free, and the states of the hosts."""
         self._states = dict(states)
         counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
         how = self.tr("Click or press Enter to add one, with Shift to add several, or drag it.")
@@ -221,7 +221,9 @@ class Palette(QFrame):
             item.setIcon(state_icon(self._states.get(str(item.data(KEY)), HostState.UNKNOWN).mark))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
-        """Requests one replica of a role. If `many`, a popup beside the row asks for the number, except for a chief."""
+        """Requests one replica of a role. If `many` is set, a popup beside the row asks for the number, except for a
+        chief.
+        """
         rows = among or self.roles
         if many and role != Role.CHIEF:
             item = rows.row_of(role)

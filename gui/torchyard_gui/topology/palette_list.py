@@ -1,4 +1,4 @@
-"""Lists of the palette, whose rows can be dragged, clicked, or chosen with Enter."""
+"""The lists of the palette. Their rows can be dragged, clicked, or chosen with Enter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchyard_gui.widgets.text_labels import SectionLabel
 
 KEY = int(Qt.ItemDataRole.UserRole)
 NONE = "–"
-"""Text for a count of zero."""
+"""The text for a count of zero."""
 
 
 class PaletteList(QListWidget):
@@ -53,7 +53,7 @@ class PaletteList(QListWidget):
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
         """Sets the rows as (key, text, count). The current row is kept if it still exists."""
         current = self.current_key()
-        # If the keys are unchanged, the rows keep their hover state and the focus.
+        # If the keys are the same, the rows keep the focus and remain highlighted under the pointer.
         if [self.item(row).data(KEY) for row in range(self.count())] != [key for key, *_ in rows]:
             self.clear()
             self.addItems([text for _, text, _ in rows])
@@ -157,10 +157,10 @@ class PaletteList(QListWidget):
 
 
 COUNT = int(Qt.ItemDataRole.UserRole) + 1
-"""Item data role of the text at the right of a row."""
+"""The item data role of the text at the right of a row."""
 ICON = 18
 BADGE_ONLY = 48
-"""Width in pixels up to which only the icon of a row is shown; its tool tip contains its name."""
+"""Width in pixels up to which a row shows only its icon. The tool tip then contains its name."""
 
 
 class PaletteRow(QStyledItemDelegate):

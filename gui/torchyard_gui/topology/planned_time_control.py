@@ -72,7 +72,7 @@ def name_launch(launch: QAction, planning: PlanningTime, reason: str = "") -> No
     """Sets the text and the tool tip of the launch action according to the planned time.
 
     Args:
-        reason: Why the topology cannot be launched, which the tool tip then states.
+        reason: Why the topology cannot be launched; the tool tip then contains this reason.
     """
     tr = QCoreApplication.translate
     if planning.planned.is_later:
@@ -151,7 +151,7 @@ class PlannedTimePopup(Popup):
         self._fit()
 
     def _fit(self) -> None:
-        """Resizes the popup to its content. The size hint of a changed note is updated first."""
+        """Resizes the popup to its content. First updates the size hint of the note, whose text may have changed."""
         for part in (self.start_row, self.lasts_row, self):
             part.ensurePolished()
             if (layout := part.layout()) is not None:

@@ -1,4 +1,4 @@
-"""Application of a preset, with the question about replicas that its strategy does not use."""
+"""Applies a preset, and asks about replicas that the preset's strategy does not use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def tr(text: str) -> str:
 
 
 def choose_preset(editor: Editor, key: str, say: Callable[[str], None], parent: QWidget) -> None:
-    """Applies a preset and offers to remove replicas that its strategy does not use. `say` shows a refusal."""
+    """Applies a preset, and offers to remove replicas that its strategy does not use. If it is refused, calls `say`
+    with the reason.
+    """
     editor.settle()
     unused = unused_replicas(editor.value, key)
 

@@ -1,4 +1,4 @@
-"""Location of a problem in the topology, computed from its path such as `pools.workers.replicas`."""
+"""Finds where a problem of the topology can be fixed, from the problem's path such as `pools.workers.replicas`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProblemPlace:
     """The block of the file: `pools`, `pins`, `strategy`, `program`, HOSTS, or "" for the top level."""
     key: str
     replicas: tuple[str, ...]
-    """Replicas to select; empty if the problem concerns no particular replicas."""
+    """The replicas to select; empty if the problem is not about particular replicas."""
 
 
 def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
@@ -59,7 +59,7 @@ def whole_block_key(topology: Topology, block: str) -> str:
 def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
     """Returns the pool that a problem concerns, or None if there is none.
 
-    Names may contain dots, so the longest match is returned.
+    Names may contain dots, so the pool with the longest matching name is returned.
     """
     path = problem.path.removeprefix("pools.")
     if path == problem.path:
@@ -85,7 +85,7 @@ def keys_of_block(problems: Sequence[Problem], block: str, pools: Sequence[str] 
 
 
 def in_window(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Returns problems with their messages rewritten for the window."""
+    """Returns problems with messages that are rewritten for the window."""
     return tuple(replace(problem, message=quoted(problem.message)) for problem in problems)
 
 

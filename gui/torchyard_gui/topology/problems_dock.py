@@ -1,4 +1,4 @@
-"""The problems dock: a summary line, and a list of problems with links to their locations."""
+"""The problems dock, with a summary line and a list of problems that link to their locations."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ProblemsDock(QFrame):
     """Shows the problems from validation and planning, and the remarks about a converted document."""
 
     jump = Signal(object)
-    """Emitted with the problem to show."""
+    """Emitted with the problem whose location should be shown."""
     remark_chosen = Signal(object, object)
-    """Emitted with a ConversionReport and the remark to show."""
+    """Emitted with a ConversionReport and the remark that should be shown."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -194,7 +194,7 @@ class _Line(QFrame):
 
 
 class ProblemNavigation:
-    """Navigates to the location of a problem, or to its line in the file if there is no other location."""
+    """Goes to the location of a problem or, if it has none in the window, to its line in the file."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Side panels of a page. In a narrow window, a panel becomes a drawer that a strip of buttons opens."""
+"""The side panels of a page. In a narrow window, a panel becomes a drawer, which a strip of buttons opens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class SideDrawer(QObject):
-    """Controls one panel and its strip. Esc in the panel closes an open drawer and returns to the page."""
+    """Controls one panel and its strip. Esc in the panel closes the drawer if it is open, and returns to the page."""
 
     def __init__(self, panel: QWidget, page: QWidget, side: Literal["left", "right"]) -> None:
         super().__init__(page)
@@ -40,7 +40,7 @@ class SideDrawer(QObject):
     @cached_property
     def strip(self) -> QWidget:
         """The strip that replaces the panel. It is created when the window is first narrow."""
-        # The strip gets the position of the panel in the tab order.
+        # The strip takes the panel's position in the tab order.
         first = next(stop for stop in _stops_after(self._panel) if self._panel.isAncestorOf(stop))
         *_, before = _stops_after(first)
         made = self._make_strip()
@@ -63,7 +63,7 @@ class SideDrawer(QObject):
         return self.is_narrow and self._panel.isVisible()
 
     def reveal(self) -> None:
-        """Shows the panel without changing the focus."""
+        """Shows the panel without moving the focus."""
         if self.is_narrow and not self._panel.isVisible():
             self._panel.show()
             self._panel.raise_()
@@ -71,12 +71,12 @@ class SideDrawer(QObject):
             self._turned()
 
     def shut(self) -> None:
-        """Closes the drawer. This has no effect if the panel is part of the layout."""
+        """Closes the drawer. If the panel is part of the layout, has no effect."""
         if self.is_open and not self._is_shutting:
-            self._is_shutting = True  # The change of focus below would otherwise call this method again.
+            self._is_shutting = True  # Otherwise, moving the focus would call this method again.
             focus = self._panel.window().focusWidget()
             if focus is not None and self._panel.isAncestorOf(focus):
-                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # Otherwise Qt focuses the next widget.
+                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # Otherwise, Qt would focus the next widget.
             self._panel.hide()
             self._is_shutting = False
             self._turned()
@@ -104,7 +104,7 @@ class SideDrawer(QObject):
             self._lay_drawer()
 
     def _turned(self) -> None:
-        """Hook that is called after the drawer was opened or closed, or the panel has become a drawer or vice versa."""
+        """Called when the drawer has opened or closed, or when the panel has become a drawer or is no longer one."""
 
     def _lay_drawer(self) -> None:
         width = self._panel.width()
@@ -199,7 +199,7 @@ class PaletteSide(SideDrawer):
         self._palette.search.selectAll()
 
     def escape(self) -> None:
-        """Handles Esc, which first ends a search, as in the search field itself, and then returns to the page."""
+        """Handles Esc. It first ends a search, as in the search field itself, and then returns to the page."""
         if self._palette.search.text():
             self._palette.search.clear()
             self._palette.search.setFocus(Qt.FocusReason.OtherFocusReason)

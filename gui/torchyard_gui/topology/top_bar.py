@@ -1,4 +1,4 @@
-"""The top bar of the page: file, undo, redo, strategy, arrangement, planned time, used GPUs, YAML and Launch."""
+"""The top bar of the page: file, undo, strategy, arrangement, planned time, used GPUs, advice, YAML and Launch."""
 
 from __future__ import annotations
 
@@ -21,18 +21,26 @@ from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
 NARROW = 1100
-"""Width in pixels below which the bar is shortened."""
+"""Width in pixels below which the bar has its short form."""
 NO_COUNT = 1000
 """Width in pixels below which the bar does not show the number of GPUs."""
 
 
 class TopBar(QFrame):
-    """Bar that shows the state of the document. User requests are emitted as signals or trigger actions."""
+    """A bar that shows the state of the document. Requests of the user are emitted as signals or trigger actions."""
 
     strategy_chosen = Signal(object)
     """Emitted with the chosen StrategyKind."""
 
-    def __init__(self, undo: QAction, redo: QAction, yaml: QAction, launch: QAction, planning: PlanningTime) -> None:
+    def __init__(
+        self,
+        undo: QAction,
+        redo: QAction,
+        advice: QAction,
+        yaml: QAction,
+        launch: QAction,
+        planning: PlanningTime,
+    ) -> None:
         super().__init__()
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
@@ -69,6 +77,7 @@ class TopBar(QFrame):
             self.when,
             self.gpus,
             4,
+            _button(advice),
             _button(yaml),
             self.launch,
             parent=self,
@@ -79,7 +88,7 @@ class TopBar(QFrame):
         self._show_launch(launch)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Shortens the bar in a narrow window."""
+        """Gives the bar its short form if the window is narrow."""
         super().resizeEvent(event)
         is_narrow = self.width() < NARROW
         self._strategy_name.setHidden(is_narrow)
@@ -95,7 +104,7 @@ class TopBar(QFrame):
         self._show_unsaved()
 
     def _show_unsaved(self) -> None:
-        """Shows unsaved changes as a dot, with the word beside it if there is room."""
+        """Shows that there are unsaved changes by a dot and, if there is space, a word beside it."""
         word = self.tr("unsaved") if self._is_modified else ""
         dot = "•" if word else ""
         self.unsaved.setText(dot if self.width() < NARROW else f"{dot} {word}".strip())

@@ -1,4 +1,4 @@
-"""Validation of the topology shortly after each edit. Each problem is shown at its location."""
+"""Validates the topology shortly after each edit. Each problem is shown where it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.topology.yaml_pane import YamlPane
 
 CHECK_AFTER_MS = 120
-"""Delay in milliseconds from an edit to its validation, which reads files."""
+"""Milliseconds from an edit until the topology is validated, because the validation reads files."""
 
 
 class Validation(QObject):
@@ -48,7 +48,7 @@ class Validation(QObject):
         if document.problems:
             found: tuple[Problem, ...] = in_window(document.problems)
         elif not document.value.pools and not document.is_modified:
-            found = ()  # A new document is empty, which is not reported as an error.
+            found = ()  # A new document is empty, which does not count as an error.
         else:
             hosts = tuple(self._editor.facts())
             file = document.as_file()
@@ -57,7 +57,7 @@ class Validation(QObject):
         self._yaml.file = file
         self._problems.show_problems(found)
         self._inspector.show_problems(found)
-        self._mark_chips(() if document.problems else found)  # Chips show the last valid text.
+        self._mark_chips(() if document.problems else found)  # Chips show the last text that was valid.
         if self._yaml.isVisible():
             self._yaml.show_text(self._problems.problems)
 

@@ -1,4 +1,4 @@
-"""The text of the file beside the canvas: typed text becomes an edit of the document after a short pause."""
+"""The text of the file beside the canvas. Text that the user types is applied to the document after a short pause."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.text_labels import label
 
 PAUSE_MS = 400
-"""Delay in ms between the last key press and the edit of the document."""
+"""Milliseconds from the last key press until the text is applied to the document."""
 
 
 class YamlPane(QWidget):
-    """Pane that contains the text view. An invalid text leaves the canvas in its last valid state."""
+    """A pane with the text view. While the text is invalid, the canvas shows the last valid state."""
 
     left = Signal()
     """Emitted when the user leaves the text by keyboard."""
@@ -53,7 +53,7 @@ class YamlPane(QWidget):
 
     @property
     def is_typing(self) -> bool:
-        """Whether typed text is not applied yet."""
+        """Whether text that the user has typed is not applied yet."""
         return self._typing.isActive()
 
     def _typed(self) -> None:
@@ -61,23 +61,23 @@ class YamlPane(QWidget):
             self._typing.start()
 
     def apply(self) -> None:
-        """Applies the typed text as an edit of the document."""
+        """Applies the text that the user has typed as an edit of the document."""
         self._typing.stop()
         self._editor.type_text(self.view.text)
 
     def settle(self) -> None:
-        """Applies typed text now, before anything else uses the document."""
+        """Applies the text that the user has typed now, before the document is used for anything else."""
         if self.is_typing:
             self.apply()
 
     def forget(self) -> None:
-        """Discards the typed text, because another document was opened."""
+        """Discards the text that the user has typed, because another document has been opened."""
         self._typing.stop()
 
     def show_text(self, problems: Iterable[Problem]) -> None:
         """Shows the current text with marks at the lines that have problems."""
         if self.is_typing:
-            return  # The text that is being typed is newer than the document.
+            return  # The user is typing, so the text is newer than the document.
         self._is_showing = True
         self.view.show_text(self._editor.document.shown_text)
         self._is_showing = False
@@ -121,7 +121,7 @@ class ProblemStrip(QFrame):
         self.hide()
 
     def say(self, problem: Problem | None, invalid: bool) -> None:
-        """Shows a problem. `invalid` means that the text is invalid and the canvas does not show it."""
+        """Shows a problem. `invalid` says that the text is invalid, so the canvas does not show it."""
         self.setVisible(problem is not None)
         if problem is None:
             return

@@ -1,4 +1,4 @@
-"""Editor of the file's text beside the canvas, with line numbers and marks at lines that have problems."""
+"""The editor for the file's text beside the canvas, with line numbers, and marks at lines that have problems."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """Text editor that uses the undo of the page."""
+    """A text editor that has no undo of its own, but uses that of the page."""
 
     undo_wanted = Signal()
     redo_wanted = Signal()
     left = Signal()
-    """Emitted when Esc or Shift+Tab was pressed."""
+    """Emitted when the user has pressed Esc or Shift+Tab."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -59,13 +59,13 @@ class YamlView(QPlainTextEdit):
 
     @property
     def text(self) -> str:
-        # `toPlainText` replaces no-break spaces, so the text is read in another way.
+        # `toPlainText` would replace no-break spaces, so the text is read in another way.
         return self.document().toRawText().replace("\u2029", "\n")
 
     def show_text(self, text: str) -> None:
         """Replaces only the part that differs from `text`.
 
-        Without the focus, the caret, selection and scroll position are kept.
+        If the editor does not have the focus, the caret, the selection and the scroll position stay the same.
         """
         now = self.text
         if text == now:
@@ -222,7 +222,7 @@ class YamlView(QPlainTextEdit):
 
 
 class _Margin(QWidget):
-    """Margin with line numbers, and with marks of problems that have tool tips."""
+    """The margin with line numbers and with marks for problems, which have tool tips."""
 
     def __init__(self, view: YamlView) -> None:
         super().__init__(view)
@@ -275,7 +275,7 @@ def wrong_part(line: str, message: str) -> tuple[int, int]:
 
 
 def _equal_start(one: str, other: str) -> int:
-    """Returns the number of equal characters at the start of two texts."""
+    """Returns how many characters at the start of two texts are equal."""
     length = min(len(one), len(other))
     return next((at for at in range(length) if one[at] != other[at]), length)
 

@@ -17,7 +17,7 @@ ROWS = 12
 
 
 class CommandPalette(QFrame):
-    """Panel over its window with the enabled actions. It reads the actions each time it opens."""
+    """Panel over its window that lists the enabled actions. It reads the actions whenever it opens."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class CommandPalette(QFrame):
         """Creates the palette without showing it.
 
         Args:
-            first: Returns the actions to list first, such as those of the current page.
+            first: Returns the actions that are listed first, such as those of the current page.
         """
         super().__init__(parent)
         self._ask = actions
@@ -135,7 +135,7 @@ def _name(action: QAction) -> str:
 
 
 def _blank_icon() -> QIcon:
-    """Returns an empty icon, which aligns actions that have no icon with the others."""
+    """Returns an empty icon for actions without an icon, so that all texts are aligned."""
     nothing = QPixmap(16, 16)
     nothing.fill(Qt.GlobalColor.transparent)
     return QIcon(nothing)

@@ -11,7 +11,7 @@ from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class Card(QFrame):
-    """A frame with a border. Its content is the vertical layout `body`."""
+    """A frame with a border. `body` is the vertical layout of its content."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -26,7 +26,7 @@ class Card(QFrame):
 def scroll_area(inside: QWidget, name: str = "") -> QScrollArea:
     """Returns a frameless area that scrolls vertically.
 
-    With `name`, the area accepts the focus, so that it can be scrolled by keyboard.
+    If `name` is given, the area accepts the focus, so that it can be scrolled by keyboard.
     """
     area = QScrollArea(widgetResizable=True)
     area.setFrameShape(QFrame.Shape.NoFrame)

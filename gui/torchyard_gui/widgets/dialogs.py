@@ -12,7 +12,7 @@ from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 420
 ALTERNATIVE = 2
-"""Result code for the third choice, neither yes nor no."""
+"""Result code of a dialog whose third button, neither yes nor no, was pressed."""
 
 
 def yes_to(accept: str) -> str:
@@ -30,10 +30,10 @@ def yes_to(accept: str) -> str:
 
 
 class ConfirmationDialog(QDialog):
-    """Dialog that is accepted if the user confirms. Show it with `open()`, which blocks only its window.
+    """Dialog that is accepted if the user confirms. It is shown with `open()`, which blocks only its window.
 
-    Esc declines. Enter presses the button with the focus: at first the declining button, or the alternative if there is
-    one.
+    Esc declines. Enter presses the button that has the focus. At first, this is the alternative if there is one, and
+    otherwise the button that declines.
     """
 
     alternative_chosen = Signal()
@@ -53,7 +53,7 @@ class ConfirmationDialog(QDialog):
 
         Args:
             alternative: Text of a third button, which is then the default.
-            is_grave: Whether the confirmation has a destructive effect.
+            is_grave: Whether the confirmed action is destructive.
         """
         super().__init__(parent)
         self.setWindowTitle(question)
@@ -85,13 +85,15 @@ class ConfirmationDialog(QDialog):
 def dialog_layout(
     dialog: QDialog, *parts: Part | tuple[Part, int], spacing: int = 10, wrap_title: bool = False
 ) -> QVBoxLayout:
-    """Lays out parts from top to bottom, below a heading with the window title. The parts are given as for `vbox`."""
+    """Lays out parts from top to bottom, below the window title as a heading. The parts are given as for `vbox`."""
     heading = label(dialog.windowTitle(), role="title", wrap=wrap_title)
     return vbox(heading, *parts, parent=dialog, margins=(20, 18, 20, 16), spacing=spacing)
 
 
 def grow_to_fit(dialog: QDialog) -> None:
-    """Makes a dialog as tall as its parts need: the size hint does not account for additional lines of wrapped text."""
+    """Makes a dialog as tall as its parts need, because the size hint does not consider the additional lines of wrapped
+    text.
+    """
     layouts = [layout for part in dialog.findChildren(QWidget) if (layout := part.layout()) is not None]
     for layout in reversed(layouts):  # Inner layouts are activated first, because they invalidate outer ones.
         layout.activate()
@@ -125,7 +127,7 @@ class Popup(QFrame):
         raise NotImplementedError
 
     def open_at(self, place: QPoint, field: QLineEdit | QSpinBox) -> None:
-        """Opens the popup at a screen position, with the text of `field` selected."""
+        """Opens the popup at a position on the screen, and selects the text of `field`."""
         self.move(place)
         self.show()
         field.setFocus(Qt.FocusReason.PopupFocusReason)

@@ -1,4 +1,4 @@
-"""Painting of a single line of text in a rectangle."""
+"""Paints a single line of text in a rectangle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEFT, RIGHT = Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignRight
 
 
 def host_elide_mode(name: str) -> Qt.TextElideMode:
-    """Returns where to elide the name of a host: hosts of one domain differ at the beginning."""
+    """Returns where host names are elided. Hosts of one domain differ at the beginning, which must stay visible."""
     return Qt.TextElideMode.ElideRight if "." in name else Qt.TextElideMode.ElideMiddle
 
 
@@ -24,7 +24,7 @@ def draw_elided(
     side: Qt.AlignmentFlag = LEFT,
     mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight,
 ) -> int:
-    """Paints a line, elided to `rect` and vertically centred. Returns the width of the painted text.
+    """Paints a line, vertically centred and shortened to the width of `rect`. Returns the width of the painted text.
 
     Args:
         font: Role of a font of the theme.

@@ -15,7 +15,7 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 400
-"""Maximum width of the sentence in pixels; longer lines are hard to read."""
+"""Maximum width of the sentence in pixels, because longer lines are hard to read."""
 
 
 class EmptyState(QWidget):
@@ -60,13 +60,14 @@ HEIGHT = 88
 
 
 class EmptyListMessage(QLabel):
-    """Message over a view that has no rows."""
+    """Message over a view, which is shown while the view has no rows."""
 
     def __init__(self, view: QAbstractItemView, message: Callable[[], str]) -> None:
         """Creates the message over `view`.
 
         Args:
-            message: Returns the message, or "" for none. Call `look` whenever the result may have changed.
+            message: Returns the message, or "" if there is none. `look` must be called whenever the result may have
+                changed.
         """
         super().__init__(view.viewport())
         self._view = view

@@ -1,4 +1,4 @@
-"""A form row: name, field, and below the field a note or a problem."""
+"""A row of a form: a name, a field, and a note or a problem below the field."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.widgets.text_labels import label, set_ink, set_style_property
 
 
 class FormRow(QWidget):
-    """Row whose name has a column of `name_width` pixels, so that rows are aligned."""
+    """A row whose name takes `name_width` pixels, so that rows are aligned."""
 
     def __init__(self, name: str, field: QWidget, note: str = "", *, name_width: int = 112) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class FormRow(QWidget):
         self._grid.addWidget(field, 0, 1)
         self._grid.setColumnStretch(1, 1)
         if isinstance(field, QPlainTextEdit):
-            # The name is beside the first line of the text.
+            # The name is level with the first line of the text, not with its middle.
             self._grid.setAlignment(self.name, Qt.AlignmentFlag.AlignTop)
             self.name.setContentsMargins(0, 6, 0, 0)
         if note:

@@ -1,4 +1,4 @@
-"""Base class of mouse gestures."""
+"""The base class of mouse gestures."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torchyard_gui.theme.theme import theme
 
 
 class StateMark(QWidget):
-    """Mark of a state. A label with the name of the state should be beside it."""
+    """The mark of a state. It should be beside a label with the state's name."""
 
     def __init__(self, state: str = "unknown", size: int = 16, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -34,7 +34,7 @@ class StateMark(QWidget):
 
 
 class RoleBadge(QWidget):
-    """Badge of a role. A label with the name of the role should be beside it."""
+    """The badge of a role. It should be beside a label with the role's name."""
 
     def __init__(self, role: str, size: int = 20, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -53,7 +53,9 @@ class RoleBadge(QWidget):
 
 
 class MeterBar(QWidget):
-    """Bar that is filled to the fraction `value`, from 0 to 1, in the colour of a token. None means unknown."""
+    """A bar that is filled up to the fraction `value`, from 0 to 1, in the colour of a token. None means that the value
+    is unknown.
+    """
 
     def __init__(self, value: float | None = None, token: str = "meter", parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -30,7 +30,7 @@ class SearchField(QLineEdit):
 
 
 MARGIN = 9
-"""Text margin of the other fields in pixels; style sheets cannot set it for spin boxes."""
+"""The text margin in pixels that all other fields have. Style sheets cannot set it for spin boxes."""
 
 
 class NumberField(QSpinBox):
@@ -42,7 +42,7 @@ class NumberField(QSpinBox):
 
 
 class Segmented(QFrame):
-    """Segmented choice between (key, text) pairs. The arrow keys change the choice."""
+    """A choice between (key, text) pairs, shown as adjacent buttons. The arrow keys change the choice."""
 
     changed = Signal(str)
 
@@ -70,7 +70,7 @@ class Segmented(QFrame):
         return self._keys[self._buttons.checkedId()]
 
     def set_value(self, key: str) -> None:
-        """Sets the choice. `changed` is emitted if it differs from the previous one."""
+        """Sets the choice. Emits `changed` if it is different from the previous one."""
         self._buttons.button(self._keys.index(key)).setChecked(True)
 
     def button(self, key: str) -> QToolButton:

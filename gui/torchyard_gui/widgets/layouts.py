@@ -9,7 +9,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLayout, QMenu, QSplitter, QVBoxLayout, QWidget
 
 Part = QWidget | QLayout | int | None
-"""Content of a box: a widget, a layout, a space of a number of pixels, or None for a space that stretches."""
+"""A part of a box: a widget, a layout, a space of a number of pixels, or None for a space that stretches."""
 Margins = tuple[int, int, int, int]
 """The left, top, right and bottom margins."""
 FLUSH: Margins = (0, 0, 0, 0)
@@ -17,9 +17,8 @@ Box = TypeVar("Box", bound=QBoxLayout)
 
 
 def settle_layouts() -> None:
-    """Lays out all widgets that have changed, which Qt would do in several passes of the event loop.
-
-    Until the last pass, rows that were added to a scroll area would be painted squeezed into the old height of the
+    """Lays out all widgets that have changed at once. Qt itself would do this in several passes of the event
+    loop.\n\nUntil the last of these passes, new rows of a scroll area would be squeezed into the old height of the
     area.
     """
     QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
@@ -65,7 +64,7 @@ def fill(box: QBoxLayout, *parts: Part | tuple[Part, int]) -> None:
 
 
 def splitter(direction: Qt.Orientation, *parts: QWidget, grows: int, sizes: list[int] | None = None) -> QSplitter:
-    """Returns a splitter whose parts cannot be collapsed. The part with the index `grows` gets additional space."""
+    """Returns a splitter whose parts cannot be collapsed. The part with the index `grows` gets all additional space."""
     made = QSplitter(direction)
     for part in parts:
         made.addWidget(part)
@@ -90,7 +89,7 @@ def clear_layout(layout: QLayout) -> None:
 
 
 def clear_menu(menu: QMenu) -> None:
-    """Removes all actions from a menu. Actions that belong to the menu, and its submenus, are deleted.
+    """Removes all actions from a menu. Deletes the menu's submenus, and the actions that belong to the menu.
 
     In PySide, `QMenu.clear()` would also delete actions of `QUndoStack.createUndoAction` and would keep every submenu.
     """

@@ -1,4 +1,4 @@
-"""Display of core messages in the window: sentences, and buttons for next steps."""
+"""Shows messages of torchyard_core in the window: as sentences, and with buttons for next steps."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ TEXTS: dict[type[NextStep], tuple[str, str]] = {
     ),
     steps.AnswerYes: ("", "Launch again to answer yes."),
     steps.ValidateTopology: ("Show all problems", "Problems on the Topology page lists them all."),
+    steps.ProfileScript: ("Profile the script", "Press “Profile” in Advice on the Topology page."),
     steps.ImportDocument: ("Import …", "Import it on the Topology page."),
     steps.SetField: ("Show the field", "The field is on the Topology page."),
     steps.ListRuns: ("Show the runs", "The Runs page shows all runs."),
@@ -62,13 +63,13 @@ def button_text(step: NextStep) -> str:
 
 
 def step_text(step: NextStep) -> str:
-    """Returns a step as a sentence. It contains a command line only if the step is not in `TEXTS`."""
+    """Returns a step as a sentence, which contains a command line only if the step is not in `TEXTS`."""
     _, text = TEXTS.get(type(step), ("", ""))
     return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else quoted(step.sentence())
 
 
 def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
-    """Returns advice as text. With `has_buttons`, steps that have a button beside the text are omitted."""
+    """Returns advice as text. If `has_buttons` is set, steps that have a button beside the text are left out."""
     return " ".join(
         quoted(part) if isinstance(part, str) else step_text(part)
         for part in parts_of(advice)
@@ -77,11 +78,11 @@ def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
 
 
 _BEGINNINGS = {"a", "compare", "line", "no", "only", "port", "something", "the", "there", "this"}
-"""First words of core messages to capitalize; other first words may be names and stay as they are."""
+"""First words of messages that are capitalized. Other first words may be names, and stay as they are."""
 
 
 def as_sentence(message: str, advice: Advice = "", *, host: str = "", has_buttons: bool = False) -> str:
-    """Returns a core message with its advice. A host name at the beginning is not capitalized."""
+    """Returns a message of torchyard_core with its advice. A host name at the beginning is not capitalized."""
     message = quoted(message)
     if not message.endswith((".", "!", "?", ":", "\n")):
         message += "."
@@ -103,7 +104,7 @@ def step_button(step: NextStep) -> QPushButton:
 
 
 def take_step(widget: QWidget, step: NextStep) -> None:
-    """Requests that the widget's window perform a step."""
+    """Requests that the window of the widget perform a step."""
     around: QWidget | None = widget
     while around is not None:
         if (wanted := getattr(around, "step_wanted", None)) is not None:
@@ -113,7 +114,7 @@ def take_step(widget: QWidget, step: NextStep) -> None:
 
 
 def with_buttons(wanted: Iterable[NextStep]) -> list[NextStep]:
-    """Returns those steps that the window can perform, without duplicates. Checks of hosts become one step."""
+    """Returns those steps that the window can perform, without duplicates. All checks of hosts become a single step."""
     shown = [step for step in dict.fromkeys(wanted) if button_text(step)]
     checks = [step for step in shown if isinstance(step, steps.CheckHosts)]
     if len(checks) < 2:
@@ -125,7 +126,7 @@ def with_buttons(wanted: Iterable[NextStep]) -> list[NextStep]:
 
 
 class StepButtons(QWidget):
-    """Row of buttons for steps. It is hidden while there are none."""
+    """A row of buttons for next steps, which is hidden while there are none."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -136,7 +137,7 @@ class StepButtons(QWidget):
         self.hide()
 
     def show_steps(self, wanted: Iterable[NextStep]) -> None:
-        """Sets the steps. If the steps are unchanged, the buttons are kept, including the focus."""
+        """Sets the steps. If they have not changed, keeps the buttons, and with them the focus."""
         shown = with_buttons(wanted)
         if shown == self._steps:
             return

@@ -25,8 +25,8 @@ Kind = Literal["info", "warn", "fail"]
 class NoticeBar(QFrame):
     """Bar that is hidden until `show_notice` is called.
 
-    `action_triggered` carries the index of the pressed action. A new text is announced to screen readers once it is
-    visible, unless `is_known` was set.
+    `action_triggered` carries the index of the pressed action. A new text is announced to screen readers when it
+    becomes visible, unless `is_known` is set.
     """
 
     action_triggered = Signal(int)
@@ -77,7 +77,7 @@ class NoticeBar(QFrame):
         """Shows a notice with a button for each of `actions` and `steps`. The previous notice is replaced.
 
         Args:
-            is_known: Suppresses the announcement to screen readers.
+            is_known: Whether the user knows the text already, so it is not announced to screen readers.
         """
         text = quoted(text)
         self.kind = kind
@@ -90,7 +90,7 @@ class NoticeBar(QFrame):
         shown = actions, tuple(with_buttons(steps))
         if self._shown != shown:
             self._shown = shown
-            self._put_buttons(*shown)  # Unchanged buttons are not replaced, so that they keep the focus.
+            self._put_buttons(*shown)  # If the buttons are the same as before, they are kept, and with them the focus.
         self._close.setVisible(closable)
         self._mark.update()
         self.show()
@@ -136,7 +136,7 @@ class NoticeBar(QFrame):
 
 
 class _Mark(QWidget):
-    """Mark whose shape shows the kind of the notice, because colour alone is not accessible."""
+    """A mark whose shape shows the kind of the notice, because colour alone would not be accessible."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)

@@ -10,9 +10,9 @@ from PySide6.QtGui import QAction, QKeySequence
 from torchyard_gui.theme.icons import icon
 
 MENU = "menu"
-"""Property of an action: its menu, one of "file", "edit", "view", "run" and "help"."""
+"""The property of an action that names its menu: "file", "edit", "view", "run" or "help"."""
 SUBMENU = "submenu"
-"""Property of an action: the title of its submenu, if any."""
+"""The property of an action that contains the title of its submenu, if it is in one."""
 Keys = str | QKeySequence.StandardKey | None
 
 
@@ -44,8 +44,8 @@ def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "",
     if icon_name:
         action.setIcon(icon(icon_name))
     if isinstance(keys, str) and "Enter" in keys:
-        # Qt uses the name Enter for the key of the number pad only. Texts show the first shortcut, and most keyboards
-        # are labelled Enter rather than Return.
+        # In Qt, the key Enter is that of the number pad only. Texts show the first shortcut of an action, and most
+        # keyboards label the main key Enter, not Return.
         action.setShortcuts([QKeySequence(keys), QKeySequence(keys.replace("Enter", "Return"))])
     elif keys:
         action.setShortcut(QKeySequence(keys))
@@ -73,8 +73,7 @@ class PageActions(QObject):
         describe(action, menu, shortcut, icon_name, tip)
         action.setIconText(short or text)
         if shortcut:
-            # Shortcuts are restricted to the page, because keys such as Delete and Escape have other meanings
-            # elsewhere.
+            # Shortcuts work only on their page, because keys such as Delete and Escape have other meanings elsewhere.
             action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
         self._all.append(action)
         return action

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
-"""Milliseconds in which a text is read. Of the texts that arrive meanwhile, only one is announced afterwards."""
+"""Milliseconds that are reserved for reading a text. Of the texts that arrive in this time, only one is announced
+afterwards.
+"""
 
 
 def send(event: QAccessibleEvent) -> None:
@@ -30,7 +32,7 @@ def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
 
 
 class Announcer(QObject):
-    """Sends the announcements of one window, which are dropped while the window is hidden."""
+    """Sends the announcements of one window. While the window is hidden, announcements are dropped."""
 
     def __init__(self, window: QWidget):
         super().__init__(window)
@@ -41,9 +43,8 @@ class Announcer(QObject):
         self._timer.timeout.connect(self._announce_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """Announces a text now, or later unless a newer text replaces it.
-
-        An urgent text is replaced only by an urgent one.
+        """Announces a text now if possible, and otherwise later, unless a newer text replaces it meanwhile.\n\nOnly an
+        urgent text can replace an urgent one.
         """
         if not text:
             return

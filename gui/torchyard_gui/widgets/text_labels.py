@@ -40,7 +40,7 @@ def set_style_property(widget: QWidget, name: str, value: str | bool) -> None:
 
 
 class SectionLabel(QLabel):
-    """Heading of a section, in capital letters if the script has them."""
+    """The heading of a section, in capital letters if the script has them."""
 
     def __init__(self, text: str = "", parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -53,7 +53,7 @@ class SectionLabel(QLabel):
 
 
 class ElidedLabel(QLabel):
-    """Label with a single line, which is elided if it does not fit. Its tool tip then contains the whole text."""
+    """A label with a single line. If the line does not fit, it is shortened, and the tool tip contains all of it."""
 
     def __init__(self, text: str = "", *, role: str = "", ink: str = "", in_middle: bool = False) -> None:
         super().__init__(text)

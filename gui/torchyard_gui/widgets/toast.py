@@ -11,7 +11,7 @@ from torchyard_gui.widgets.screen_reader import announce
 
 SHOWN_FOR_MS = 4000
 ACTION_SHOWN_FOR_MS = 10_000
-"""Display time in milliseconds of a toast with a button, long enough to read it and to reach the button."""
+"""Milliseconds for which a toast with a button is shown: long enough for the user to read it and reach the button."""
 WIDEST = 560
 """Maximum width of the text in pixels."""
 PAD = 14
@@ -42,12 +42,12 @@ class Toast(QFrame):
     def say(self, text: str, for_ms: int | None = None, *, urgent: bool = False, action: QAction | None = None) -> None:
         """Shows `text` for `for_ms` milliseconds, with a button for `action`.
 
-        `urgent` means that a request was refused.
+        `urgent` says that a request was refused.
         """
         self.label.setText(text)
         self.setAccessibleName(text)
         self._action = action
-        # A toast without a button passes clicks to the widget below it.
+        # If a toast has no button, clicks on it reach the widget below.
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents, action is None)
         self.button.setVisible(action is not None)
         if action is not None:
@@ -73,7 +73,7 @@ class Toast(QFrame):
 
     def _place(self) -> None:
         around = self._around.rect()
-        # The label is wide enough for its text on one line, up to a maximum width. Longer text wraps.
+        # The label is wide enough to show its text in one line, up to a maximum width. A longer text is wrapped.
         words = self.label.fontMetrics().horizontalAdvance(self.label.text()) + 2
         self.label.setFixedWidth(min(words, WIDEST, around.width() - 2 * PAD))
         self.adjustSize()

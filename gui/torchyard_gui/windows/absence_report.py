@@ -1,4 +1,6 @@
-"""Report of events while no window was open: a notice above every page, such as "Since 18:42: run resnet finished"."""
+"""Reports what happened while no window was open, in a notice above every page such as "Since 18:42: run resnet
+finished".
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ from torchyard_gui.widgets import NoticeBar
 from torchyard_gui.windows.window_session import SessionState
 
 NAMED = 3
-"""Maximum number of runs that are named; further ones are counted. More lost hosts than this are only counted."""
+"""Maximum number of runs that are named; the others are counted. If more hosts than this were lost, only their number
+is shown.
+"""
 
 
 class AbsenceReport(QObject):
-    """Compares each run and host once with its last known state, when the first answer about it arrives."""
+    """Compares each run and each host with its last known state, once, when the first answer about it arrives."""
 
     run_wanted = Signal(str)
     """Emitted with the ID of a run to show."""
@@ -40,11 +44,11 @@ class AbsenceReport(QObject):
         self.bar.closed.connect(self._forget)
 
     def has_reported(self, run_id: str) -> bool:
-        """Whether the end of a run is, or was, in the notice."""
+        """Whether the notice contains, or did contain, the end of a run."""
         return run_id in self._reported
 
     def take_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Reports the runs that have ended since the last window was open. `runs` contains all known runs."""
+        """Reports the runs that have ended since the last window was open. `runs` are all known runs."""
         self._runs = runs
         heard = [run for run in runs if run.run_id in self._unheard_runs and (run.has_ended or run.is_fresh)]
         self._unheard_runs -= {run.run_id for run in heard}
@@ -55,7 +59,7 @@ class AbsenceReport(QObject):
             self._show()
 
     def take_host(self, host: HostStatus) -> None:
-        """Reports a host as lost if it answered the last window and cannot be reached now."""
+        """Reports a host as lost if it answered while the last window was open, and is unreachable now."""
         if host.name not in self._unheard_hosts or host.doing is not None:
             return
         if host.answers or host.has_no_agent:
@@ -67,7 +71,7 @@ class AbsenceReport(QObject):
 
     @property
     def text(self) -> str:
-        """The sentence of the notice: failed runs first, then finished runs and lost hosts."""
+        """The sentence of the notice. It begins with failed runs; finished runs and lost hosts follow."""
         parts = [
             *(self._of_run(run) for run in self._ended[:NAMED]),
             *([self._more(len(self._ended) - NAMED)] if len(self._ended) > NAMED else []),
@@ -110,6 +114,6 @@ class AbsenceReport(QObject):
         return self.tr("{count} hosts were lost ({hosts})").format(count=len(self._lost), hosts=", ".join(self._lost))
 
     def _forget(self) -> None:
-        """Makes later reports omit the items that the user has dismissed."""
+        """Leaves what the user has dismissed out of later reports."""
         self._ended.clear()
         self._lost.clear()

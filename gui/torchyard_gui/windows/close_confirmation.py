@@ -1,7 +1,6 @@
-"""Confirmation before the window closes during a launch or restart, which is cancelled first.
-
-If the window closed immediately, the links that the cancellation needs would close, and keepers would hold GPUs and
-ports until they time out.
+"""Asks before the window closes during a launch or restart, which must be cancelled first.\n\nIf the window closed
+immediately, it would also close the links that are needed to cancel the launch, and keepers would hold GPUs and ports
+until they time out.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CloseConfirmation(QObject):
-    """Delays the closing of the window until the launch in progress has ended."""
+    """Delays closing the window until the launch in progress has ended."""
 
     def __init__(self, window: MainWindow, launching: LaunchPanel | RestartFlow, show: Callable[[], object]) -> None:
         """Connects the confirmation to the window.
@@ -39,8 +38,8 @@ class CloseConfirmation(QObject):
     def may_close(self) -> bool:
         """Returns whether the window may close now.
 
-        During a launch it returns False and asks the user. If the user confirms, the window closes after the
-        cancellation.
+        During a launch, returns False and asks the user. If the user confirms, the window closes once the launch has
+        been cancelled.
         """
         if not self._launching.is_launching:
             return True
@@ -73,7 +72,7 @@ class CloseConfirmation(QObject):
         self._launching.cancel()
 
     def _launch_over(self, has_started: bool) -> None:
-        """Handles the end of the launch. The window closes if the user confirmed and no run has started."""
+        """Called when the launch has ended. Closes the window if the user has confirmed this and no run has started."""
         if self._question is not None:
             self._question.reject()
         closing, self._is_closing = self._is_closing, False

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torchyard_gui.windows.absence_report import AbsenceReport
 
 SAY_AFTER_MS = 50
-"""Delay in milliseconds that merges bursts of answers into one update of the status bar."""
+"""Delay in milliseconds after an answer of a host, so that a burst of answers updates the status bar only once."""
 
 
 class WindowConnections(QObject):
@@ -148,7 +148,9 @@ class WindowConnections(QObject):
 
     @cached_property
     def absence(self) -> AbsenceReport | None:
-        """The report since the last window was open. None if the last window's state has no live run and no host."""
+        """Reports what happened since the last window was open. None if the last window's state contains no live run
+        and no host.
+        """
         before = self.session.before
         if before is None or not (before.live_runs or before.hosts):
             return None
@@ -169,7 +171,9 @@ class WindowConnections(QObject):
         return made
 
     def _calendar(self) -> BookingsModel | None:
-        """Returns the model of the bookings, or None if the user has no calendar, so that no database is opened."""
+        """Returns the model of the bookings, or None if the user has no calendar. In the latter case, no database may
+        be opened.
+        """
         if "bookings" in self.__dict__ or self.home.settings_file.exists() or self.home.bookings_file.exists():
             return self.bookings
         return None
@@ -185,10 +189,10 @@ class WindowConnections(QObject):
     def _bookings_changed(self) -> None:
         """Updates the planned time after a change of the bookings.
 
-        If live bookings have changed, the calendar is also synchronised with agents.
+        If active or future bookings have changed, also synchronises the calendar with agents.
         """
         self.planning.refresh()
-        # Unchanged bookings are the same objects, so this comparison is fast.
+        # Bookings that have not changed are the same objects, so this comparison is fast.
         live = tuple(one for one in self.bookings.seen.bookings if one.is_live)
         if live != self._live_bookings:
             self._live_bookings = live
@@ -204,7 +208,9 @@ class WindowConnections(QObject):
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
 
     def _run_on(self, booking: Booking) -> str:
-        """Returns the ID of the newest run that uses a booking, else of the run for which it was made, else ""."""
+        """Returns the ID of the newest run that uses a booking; if there is none, of the run for which it was made;
+        otherwise "".
+        """
         known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
         return next(known, booking.run_id or "")
 
@@ -238,12 +244,13 @@ class WindowConnections(QObject):
 
     @cached_property
     def exchange_source(self) -> ExchangeSource:
-        """Source of the facts that are known about exchanges. It is read again when a run has ended."""
+        """Provides what is known about exchanges. Facts are read again when a run has ended."""
         from torchyard_gui.bridge.exchange_facts import ExchangeSource
 
         return ExchangeSource(self.fleet)
 
     def _make_topology(self) -> TopologyPage:
+        from torchyard_gui.bridge.advice_source import AdviceSource
         from torchyard_gui.topology.page import TopologyPage
 
         page = TopologyPage(
@@ -254,6 +261,7 @@ class WindowConnections(QObject):
             planning=self.planning,
         )
         page.exchange_facts = self.exchange_source.facts
+        page.advisor = AdviceSource(self.fleet)
         page.launch_requested.connect(self._launch)
         OpenExampleButton(page.view, self.document, self.window.actions_.open_example)
         return page
@@ -430,5 +438,5 @@ class WindowConnections(QObject):
 
 
 def _calendar_settings(model: SettingsModel) -> tuple[str | None, ...]:
-    """Returns the settings that determine the calendar and the zone of its times."""
+    """Returns the settings that determine which calendar is used and in which time zone its times are."""
     return model.settings.bookings_url, model.settings.person, model.settings.zone

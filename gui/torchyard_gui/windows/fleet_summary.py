@@ -16,7 +16,8 @@ from torchyard_gui.windows.status_bar import StatusText
 def fleet_texts(fleet: FleetModel) -> list[StatusText]:
     """Returns how many hosts answer, and which hosts are in each of the other states.
 
-    There is a single text for an unreadable or empty fleet, and while no host answers before or during a check.
+    Returns a single text if the fleet file is unreadable or empty, or while no host answers because none has been
+    checked or all are still being checked.
     """
     if fleet.problem is not None:
         return [("failed", _tr("The fleet file cannot be read: see Fleet"))]
@@ -49,11 +50,11 @@ def gpu_text(fleet: FleetModel) -> str:
 
 
 _PLAIN_STATES = (HostState.READY,)
-"""States that the summary does not list, because it shows the number of hosts that answer."""
+"""States that the summary does not list, because it already shows how many hosts answer."""
 
 
 def _state_text(state: HostState, hosts: Sequence[HostStatus]) -> StatusText:
-    """Returns the mark of a state, with the name of the host in that state or the number of several hosts."""
+    """Returns the mark of a state and, if one host is in that state, its name, otherwise the number of hosts."""
     if len(hosts) > 1:
         return state.mark, state_count_text(state, len(hosts))
     host = hosts[0]

@@ -1,4 +1,4 @@
-"""Dialog for passphrases, passwords and one-time codes of logins. The window stays usable."""
+"""Dialog that asks for a passphrase, a password or a one-time code for a login. The window can be used meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 460
 
 
 class LoginDialog(QDialog):
-    """Dialog with one question. Enter answers; Esc, or closing the dialog, leaves the question unanswered."""
+    """Dialog with one question. Enter answers it. Esc, or closing the dialog, leaves it unanswered."""
 
     def __init__(self, waiting: WaitingQuestion, parent: QWidget | None = None):
         super().__init__(parent)
@@ -70,7 +70,7 @@ class LoginDialog(QDialog):
         return titles[question.kind].format(host=question.host)
 
     def _prompt(self, question: CredentialPrompt) -> str:
-        """Returns the window's own text for passphrases and passwords, or else the prompt of the server."""
+        """Returns the window's own text for a passphrase or password, otherwise the server's prompt."""
         words = {CredentialKind.PASSPHRASE: self.tr("Passphrase"), CredentialKind.PASSWORD: self.tr("Password")}
         return words.get(question.kind, question.prompt)
 
@@ -94,11 +94,11 @@ class LoginAsker(QObject):
 
     def _ask(self, waiting: WaitingQuestion) -> None:
         if waiting.is_answered:
-            return  # The question was withdrawn before it could be shown.
+            return  # The question has been withdrawn before it could be shown.
         # A modal dialog blocks all windows except its children, so an open modal dialog has to be the parent of this
         # one.
         dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)
-        # If its parent is deleted, this dialog is deleted too, and the question has to be asked again.
+        # If the parent is deleted, this dialog is deleted with it, and the question must be asked again.
         dialog.destroyed.connect(lambda: self._ask_again(waiting))
         self.dialog = dialog
         dialog.show()

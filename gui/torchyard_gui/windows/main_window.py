@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 SMALLEST = QSize(960, 600)
 FIRST_SIZE = QSize(1440, 900)
 FRAME = QSize(8, 40)
-"""Maximum size that window managers usually add around a window."""
+"""The largest frame, in pixels, that window managers usually add around a window."""
 DROPPED = (".yaml", ".yml", ".json", ".conf")
 """Suffixes of files that can be dropped on the window."""
 
 
 @dataclass
 class _Place:
-    """A page of the navigation rail. It is created on first use."""
+    """The place of a page in the navigation rail. The page is created on first use."""
 
     title: str
     make: Callable[[], QWidget]
@@ -46,7 +46,7 @@ class _Place:
 class MainWindow(QMainWindow):
     """Main window that shows pages, which are identified by keys.
 
-    The window does not depend on the pages; `connections` connects them.
+    The window itself does not know the pages; the module `connections` connects them.
     """
 
     painted = Signal()
@@ -58,7 +58,7 @@ class MainWindow(QMainWindow):
     settings_wanted = Signal()
     closed = Signal()
     step_wanted = Signal(object)
-    """Emitted with the NextStep whose button was pressed."""
+    """Emitted with the NextStep whose button the user has pressed."""
 
     def __init__(self, settings: WindowSettings) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class MainWindow(QMainWindow):
         )
 
     def _first_size(self) -> QSize:
-        """Returns FIRST_SIZE, limited to the size of the screen without the window's frame, but at least SMALLEST."""
+        """Returns FIRST_SIZE, or less if the screen without the window's frame is smaller, but at least SMALLEST."""
         return FIRST_SIZE.boundedTo(QGuiApplication.primaryScreen().availableSize() - FRAME).expandedTo(SMALLEST)
 
     def add_page(self, key: str, title: str, icon_name: str, make: Callable[[], QWidget]) -> None:
@@ -142,8 +142,7 @@ class MainWindow(QMainWindow):
                 page.setAccessibleName(place.title)
             if page.focusPolicy() == Qt.FocusPolicy.NoFocus:
                 page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-            # The actions are added to the frame too, so that their shortcuts also work while the page's bar has the
-            # focus.
+            # The frame gets the actions, too, so their shortcuts also work while the page's bar has the focus.
             place.frame.addActions(as_page(page).page_actions())
             changed = getattr(page, "status_changed", None)
             if changed is not None:
@@ -279,7 +278,7 @@ def _file_of(event: QDropEvent) -> Path | None:
 
 
 class PageFrame(QWidget):
-    """Container of a page, which is empty until the page is created."""
+    """Container of a page. It stays empty until the page is created."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The navigation rail: a button per page, and at its end the buttons of the settings and the menu."""
+"""The navigation rail: one button per page, and at its end the buttons for the settings and the menu."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.widgets.layouts import vbox
 
 
 class NavigationRail(QFrame):
-    """Rail that emits the number of the chosen page, from 0. The window shows the page."""
+    """Rail that emits the number of the page that the user chooses, counted from 0. The window then shows the page."""
 
     chosen = Signal(int)
     menu_wanted = Signal(QPoint)

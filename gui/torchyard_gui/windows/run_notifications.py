@@ -1,4 +1,6 @@
-"""Notifications about runs on any page: a message, also for screen readers, and an alert in the task bar."""
+"""Notifies the user about runs on any page: with a message, which screen readers also get, and an alert in the task
+bar.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class RunNotifications(QObject):
-    """Reports changes in the states of runs. Runs that were never known to be live do not cause a message."""
+    """Reports changes in the states of runs. If a run was never known to be live, it causes no message."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class RunNotifications(QObject):
         self._states = {run.run_id: run.state for run in model.runs}
 
     def refresh(self) -> None:
-        """Reports changes since the last call. States reported by a host other than the primary are ignored."""
+        """Reports what has changed since the last call. States from hosts other than the primary's are ignored."""
         sure = [run for run in self._model.runs if not run.reported_by]
         before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
         for run in sure:

@@ -28,17 +28,17 @@ WIDTH = 620
 
 
 def _at_left(choice: Segmented) -> QWidget:
-    """Returns a widget with a choice at the left, which keeps its natural width."""
+    """Returns a widget that contains a choice at its left. The choice keeps its natural width."""
     made = QWidget()
     hbox(choice, None, parent=made, margins=FLUSH)
     return made
 
 
 class _SettingRow(QWidget):
-    """A setting: its name, its field with a note or a problem, and a button that restores the default."""
+    """One setting: its name, its field with a note or a problem, and a button that restores the default."""
 
     changed = Signal(str)
-    """Emitted with a valid value that was entered; "" is the default."""
+    """Emitted with a valid value that the user has entered; "" stands for the default."""
 
     def __init__(self, setting: Setting, problem_of: Callable[[str], str]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _SettingRow(QWidget):
         return self.text is not None and self.value != self._saved
 
     def show_value(self, value: str, *, enabled: bool) -> None:
-        """Shows the value in the file, or the default for "". A text that is being edited is kept."""
+        """Shows the value in the file; for "", shows the default. If the user is editing the text, keeps it."""
         had_draft = self.has_draft
         self._saved = value
         if self.choice is not None:
@@ -93,7 +93,7 @@ class _SettingRow(QWidget):
         self.reset.setEnabled(enabled and bool(value))
 
     def restore(self) -> None:
-        """Replaces an edited text by the setting."""
+        """Replaces a text that the user has edited by the setting."""
         if self.text is not None:
             self.text.setText(self._saved)
             self._check()
@@ -117,20 +117,20 @@ def _reset_button(name: str) -> QToolButton:
 
 
 def _beside(row: QWidget, reset: QWidget, parent: QWidget | None = None) -> QHBoxLayout:
-    """Returns a layout with a row and its reset button, which is level with the field and not with the note."""
+    """Returns a layout of a row and its reset button, which is level with the field."""
     box = hbox((row, 1), reset, parent=parent, margins=FLUSH, spacing=6)
     box.setAlignment(reset, Qt.AlignmentFlag.AlignTop)
     return box
 
 
 class SettingsDialog(QDialog):
-    """Dialog that follows the settings file, including changes by other programs."""
+    """Dialog that shows the settings file, including changes by other programs."""
 
     calendar_wanted = Signal()
-    """Emitted to show the dialog that joins or leaves a team's calendar."""
+    """Emitted when the user wants to join or leave a team's calendar in the dialog for this."""
     hosts_wanted = Signal()
     mode_wanted = Signal(str)
-    """Emitted with the theme: system, light or dark."""
+    """Emitted with the theme that the user has chosen: system, light or dark."""
 
     def __init__(self, model: SettingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -252,7 +252,7 @@ class SettingsDialog(QDialog):
         self._attempt(self.model.undo)
 
     def _attempt(self, deed: Callable[[], object]) -> None:
-        """Runs a change, and shows its result or its error."""
+        """Makes a change, and shows either its result or its error."""
         try:
             deed()
         except TorchyardError as error:

@@ -13,7 +13,7 @@ from torchyard_gui.widgets.layouts import hbox, remove_widgets
 from torchyard_gui.widgets.text_labels import label
 
 StatusText = str | tuple[str, str]
-"""A text, or a state (for its mark) and a text."""
+"""A text, or the state whose mark is shown before a text, and this text."""
 
 
 class StatusBar(QFrame):
@@ -34,7 +34,7 @@ class StatusBar(QFrame):
         return [entry if isinstance(entry, str) else entry[1] for entry in self._entries]
 
     def say(self, texts: Iterable[StatusText], right: str = "") -> None:
-        """Replaces the texts. If the texts from the left are unchanged, their widgets are kept."""
+        """Replaces the texts. If the texts at the left are the same, keeps their widgets."""
         wanted = [entry for entry in texts if entry and (isinstance(entry, str) or entry[1])]
         self._right.setText(right)
         if wanted == self._entries:

@@ -1,4 +1,4 @@
-"""Actions of the window for each kind of next step of an error."""
+"""What the window does for each kind of next step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class StepActions:
-    """Starts next steps, most of them on a page, which is then shown."""
+    """Performs next steps, most of them on a page, which is then shown."""
 
     def __init__(self, window: MainWindow, fleet: FleetModel, planning: PlanningTime) -> None:
         self._window = window
         self._fleet = fleet
         self._planning = planning
-        # The argument has the type Any, because each function accepts only the type of step that is its key.
+        # The type is Any, because each function accepts only the type of step that is its key.
         self.actions: dict[type[steps.NextStep], Callable[[Any], object]] = {
             steps.DeployAgent: self._deploy,
             steps.TrustKey: lambda step: cast("FleetPage", window.page("fleet")).trust(step.host),
@@ -43,6 +43,7 @@ class StepActions:
             steps.LaunchAt: self._plan,
             steps.LaunchWithBooking: lambda step: self._topology.bar.when.open(),
             steps.ValidateTopology: lambda step: self._topology.problems.set_open(True),
+            steps.ProfileScript: lambda step: self._topology.profile(),
             steps.ImportDocument: lambda step: self._topology.foreign.ask_import(),
             steps.SetField: self._show_field,
             steps.ListRuns: lambda step: self._runs,
@@ -90,12 +91,12 @@ class StepActions:
         planning = self._planning
         try:
             planning.choose(parse_planned_time(step.start, step.length, planning.zone, planning.now))
-        except TorchyardError as error:  # The planned time may have passed since the step was offered.
+        except TorchyardError as error:  # The planned time may have become past since the step was offered.
             self._window.say(error_text(error), urgent=True)
         self._topology  # noqa: B018 - shows the page
 
     def _book(self, step: steps.BookGpus) -> None:
-        # The dialog parses the names of the GPUs itself, so the calendar need not be loaded.
+        # The dialog parses the names of GPUs itself, so the calendar need not be loaded.
         self._bookings.dialogs.book((step.gpus,), length(step.length))
 
     def _show_field(self, step: steps.SetField) -> None:

@@ -1,4 +1,4 @@
-"""Button on the empty canvas that opens the example, for new users."""
+"""A button on the empty canvas that opens the example, for new users."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import torchyard_core
 from torchyard_core.topology.document.topology_document import TopologyDocument
 
 BELOW_MIDDLE = 52
-"""Offset in pixels below the text of the empty canvas."""
+"""Distance in pixels between the text of the empty canvas and the button below it."""
 
 
 class OpenExampleButton(QPushButton):
-    """Button below the text of an empty canvas. If there is an example, it is visible for a new, unchanged document."""
+    """Button below the text of an empty canvas. It is visible while a new document has not been changed, if the
+    installation contains an example.
+    """
 
     def __init__(self, canvas: QWidget, document: TopologyDocument, action: QAction) -> None:
         super().__init__(action.text(), canvas)

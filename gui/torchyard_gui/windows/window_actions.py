@@ -25,7 +25,7 @@ class WindowActions(QObject):
     example_wanted = Signal()
     page_wanted = Signal(str)
     pane_wanted = Signal(bool)
-    """Emitted with True for the previous pane, and with False for the next one."""
+    """Emitted with True if the previous pane is requested, and with False if the next one is."""
     palette_wanted = Signal()
     menu_wanted = Signal()
     mode_changed = Signal(str)
@@ -37,7 +37,7 @@ class WindowActions(QObject):
         self._actions: list[QAction] = []
         self.open_example = self._make("file", self.tr("Open the example"), "file", self.example_wanted.emit)
         self.open_example.setToolTip(self.tr("Open a small topology that trains on this computer"))
-        # Qt defines the standard shortcut for quit only on a few desktops.
+        # Qt defines a standard shortcut for quitting only for a few desktop environments.
         self.quit = self._make("file", self.tr("Quit"), "", window.close, "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
         self.settings = self._make("edit", self.tr("Settings …"), "gear", self.settings_wanted.emit, "Ctrl+,")

@@ -1,4 +1,6 @@
-"""The menus File, Edit, View, Run and Help, filled with the actions of the window and the page whenever they open."""
+"""The menus File, Edit, View, Run and Help. Whenever they open, they are filled with the actions of the window and the
+page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Session of a window: its contents, saved at every change, so that the next window restores them after a crash."""
+"""The session of a window. It is saved at every change, so that the next window can restore the contents even after a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ from PySide6.QtCore import QLockFile, QObject, QTimer
 from torchyard_core.atomic_write import replace_content
 
 SETTLE_MS = 200
-"""Delay in milliseconds that merges bursts of changes into one write."""
+"""Delay in milliseconds after a change, so that a burst of changes causes one write."""
 ALIVE_EVERY_MS = 30_000
-"""Interval in milliseconds at which the state is written, with the current time, even without a change."""
+"""Interval in milliseconds at which the state and the current time are written even if nothing has changed."""
 PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
 class SessionState:
-    """The visible state of a window, and the state of runs and hosts at `seen_at` (seconds since 1970)."""
+    """What a window shows, and the states of runs and hosts at the time `seen_at`, in seconds since 1970."""
 
     page: str
     file: Path | None
@@ -63,7 +65,7 @@ class WindowSession(QObject):
         self._file = file
         self._current = current
         self._lock = QLockFile(str(file.with_suffix(".lock")))
-        self._lock.setStaleLockTime(0)  # The lock must not expire while the process that holds it runs.
+        self._lock.setStaleLockTime(0)  # The lock must not expire as long as the process that holds it is running.
         self._soon = QTimer(self, singleShot=True, interval=SETTLE_MS)
         self._soon.timeout.connect(self.write)
         self._alive = QTimer(self, interval=ALIVE_EVERY_MS)
@@ -84,7 +86,7 @@ class WindowSession(QObject):
             self._soon.start()
 
     def write(self) -> None:
-        """Writes the state. If this fails, only the restoration of the session is affected."""
+        """Writes the state. If this fails, only the session cannot be restored."""
         try:
             replace_content(self._file, self._current().to_text(), PRIVATE)
         except OSError:

@@ -1,4 +1,4 @@
-"""Settings of the window, stored in an INI file in the user's Torchyard folder."""
+"""Settings of the window, which an INI file in the user's Torchyard folder stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECENT = 10
 
 
 class WindowSettings:
-    """Settings that are kept between windows. Unreadable values are treated as missing."""
+    """Settings that the next window uses again. A value that cannot be read is treated as missing."""
 
     def __init__(self, file: Path) -> None:
         self._settings = QSettings(str(file), QSettings.Format.IniFormat)
@@ -49,7 +49,7 @@ class WindowSettings:
 
     @property
     def minimap(self) -> str:
-        """Whether the minimap is "shown" or "hidden"; "" stands for the default."""
+        """Whether the user wants the minimap, as "shown" or "hidden"; "" stands for the default."""
         return cast(str, self._settings.value("topology/minimap", "", type=str))
 
     @minimap.setter

@@ -85,7 +85,7 @@ class Daemon:
         self.process = self._start()
 
     def gpus(self, *on_a: int, utilisation: int = 0) -> None:
-        """Sets the processes and the utilization that the fake NVML library reports for the first of two GPUs."""
+        """Sets the processes and the utilization of the first of two GPUs, as the fake NVML library reports them."""
         used = [(pid, 1000) for pid in on_a]
         write_gpus(self.gpus_file, [FakeGpu(A, compute=used, utilisation=utilisation), FakeGpu(B, utilisation=0)])
 
@@ -142,7 +142,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def lees(**changes: Any) -> dict[str, Any]:
-    """Returns a current booking of the first GPU, owned by Lee."""
+    """Returns a booking of the first GPU that Lee owns and that has begun."""
     return booking("lee", time.time() - 60, time.time() + HOUR, A, **changes)
 
 
@@ -210,7 +210,7 @@ def test_use_of_another_owners_booking_is_warned_about_and_then_ended(
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.5)])
     assert sleeper.wait(60) == -signal.SIGTERM
     wait_until(lambda: "terminated" in daemon.whats())
-    # The fake GPU still lists the ended process, so the audit log may contain more entries than these three.
+    # The fake NVML library still lists the ended process, so further entries may follow these three.
     assert daemon.whats()[:3] == ["observed", "warned", "terminated"]
     last = daemon.acts()[2]
     assert (last["pid"], last["owner"], last["persons"], last["outcome"]) == (sleeper.pid, "lee", ["kim"], "sent")
@@ -240,7 +240,7 @@ def test_processes_on_own_bookings_and_at_lower_levels_are_not_ended(
     wait_until(lambda: daemon.whats() == ["observed", "warned"])
     daemon.hand(lees(), logins=[login(ME, "kim", "lee")], enforcement=[enforcement("stop", 0.0)])
     wait_until(lambda: [one["verdict"] for one in daemon.call("bookings.status")["findings"]] == ["own"])
-    time.sleep(0.3)  # Wait for several samples, none of which may cause an action.
+    time.sleep(0.3)  # Several samples are taken meanwhile; none may cause an action.
     assert sleeper.poll() is None
     assert daemon.whats() == ["observed", "warned"]
 
@@ -252,7 +252,7 @@ def test_with_a_stale_calendar_use_is_noted_and_nothing_is_ended(
     stop = {"logins": [login(ME, "kim")], "enforcement": [enforcement("stop", 0.0)]}
     daemon.hand(lees(), taken=time.time() - 2, fresh_s=1, **stop)
     wait_until(daemon.whats)
-    time.sleep(0.3)  # Wait for several samples; none of them may cause an action.
+    time.sleep(0.3)  # Several samples are taken meanwhile; none may cause an action.
     assert daemon.whats() == ["observed"]
     assert sleeper.poll() is None
     status = daemon.call("bookings.status")
@@ -286,7 +286,9 @@ def test_evidence_is_collected_without_a_desktop(daemon: Daemon, busy: subproces
     daemon.hand(lees(), mine)
 
     def grown() -> Any:
-        """Returns the evidence, whose times are whole seconds, or None if it does not yet cover a full second."""
+        """Returns the evidence once it covers at least a full second, because its times are whole seconds. Returns None
+        before.
+        """
         data = daemon.call("bookings.evidence")
         longer = [one for one in data["idle"] if one["seen"] > one["since"]]
         return data if longer and any(use["end"] > use["start"] for use in data["uses"]) else None
@@ -310,7 +312,7 @@ def test_gpus_that_a_run_holds_are_never_idle(daemon: Daemon) -> None:
         lock.bind(f"\0torchyard/gpu/{A}")
         daemon.hand(lees())
         wait_until(lambda: daemon.call("bookings.evidence")["idle"])
-        time.sleep(1.1)  # The times of evidence are whole seconds.
+        time.sleep(1.1)  # Evidence has times in whole seconds.
         (idle,) = daemon.call("bookings.evidence")["idle"]
         assert idle["since"] == idle["seen"]
 

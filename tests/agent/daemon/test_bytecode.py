@@ -1,4 +1,4 @@
-"""Tests that an archive's bytecode files are either complete or absent, even on a full disk."""
+"""Tests that a bytecode file of an archive is either complete or absent, even if the disk is full."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def old(path: Path, days: float) -> None:
 def a_run(
     base: Path, run_id: str, *, days: float, node: str = "gpu-a", size: int = 0, has_end: bool = True, archive: str = ""
 ) -> Path:
-    """Creates the folder of a run whose journal is the given number of days old."""
+    """Creates a run folder whose journal is the given number of days old."""
     folder = base / "hosts" / node / "runs" / run_id
     (folder / "logs").mkdir(parents=True)
     (folder / "logs" / "worker-0.log").write_bytes(os.urandom(size))
@@ -66,7 +66,7 @@ def an_archive(base: Path, sha256: str, *, days: float, packed: bool = True) -> 
 
 @contextmanager
 def a_keeper(base: Path, run_id: str) -> Iterator[None]:
-    """Listens on an address, and publishes this address as the address of the run's keeper."""
+    """Listens on an address, and records it as the address of the run's keeper."""
     name = paths.random_socket(os.getuid())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
         keeper.bind(name)
@@ -202,7 +202,7 @@ def test_no_snapshot_is_removed_during_an_upload(tmp_path: Path) -> None:
     do(tmp_path)
     assert folder.exists()
 
-    old(lock, 1)  # A lock file that is this old belongs to an upload that was abandoned.
+    old(lock, 1)  # The lock file is so old that its upload counts as abandoned.
     do(tmp_path)
     assert not folder.exists()
 

@@ -45,7 +45,7 @@ def a_run_of(store: Path, host: str, root: str) -> None:
 
 
 def left(store: Path) -> tuple[set[str], set[str]]:
-    """Returns the snapshot roots and the contents of all files in the store."""
+    """Returns the snapshots and the contents of all files that remain in the store."""
     files = [path for path in (store / "store" / "files").rglob("*") if path.is_file()]
     return {path.name for path in (store / "store" / "snapshots").iterdir()}, {path.read_text() for path in files}
 

@@ -49,7 +49,8 @@ def test_the_hour_is_counted_across_daemons(tmp_path: Path, started: list[str]) 
     ask(tmp_path, 2)
     assert started == []
 
-    # First, the recorded time is more than an hour old. Then it is in the future, as if the clock had been set back.
+    # The first recorded time is more than an hour old. The second one is in the future, as after the clock was set
+    # back.
     for wrong in (-3700, +3700):
         os.utime(state, (time.time() + wrong,) * 2)
         ask(tmp_path, 2)

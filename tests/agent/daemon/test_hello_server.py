@@ -1,4 +1,4 @@
-"""Tests of the daemon's first answers, which it sends before it imports large modules."""
+"""Tests of the server that answers a daemon's first requests before the daemon has imported large modules."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ HERE = "127.0.0.1"
 
 
 class Desk:
-    """A fake desktop connection with only the members that the network probe uses."""
+    """A fake desktop connection that has only the members that the network probe uses."""
 
     def __init__(self) -> None:
         self.on_close: list[Callable[[], None]] = []
@@ -43,8 +43,8 @@ def test_held_ports_are_reachable_and_free_afterwards() -> None:
         assert there["ports"] == ports
         assert await b.reach(desk, {"token": "secret", "source": HERE, "targets": targets}) == []
         await a.close(desk, {"token": "secret"})
-        # Bind the ports with SO_REUSEADDR, as torch's store does. Binding succeeds because no connection is in
-        # TIME_WAIT.
+        # Ranks bind the ports with SO_REUSEADDR, as torch's store does. This succeeds because the probe leaves no
+        # connection in TIME_WAIT.
         for port in ports:
             with socket.socket() as rank:
                 rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -55,7 +55,7 @@ def test_held_ports_are_reachable_and_free_afterwards() -> None:
         between(work)
     finally:
         held.release()
-    for port in ports:  # The run has released the ports, so binding succeeds even without SO_REUSEADDR.
+    for port in ports:  # The ports are no longer held, so binding succeeds without SO_REUSEADDR.
         with socket.socket() as program:
             program.bind((HERE, port))
 
@@ -66,7 +66,7 @@ def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> N
     async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "secret", "address": translated, "ports": held.ports, "traffic": True})
         assert there == {"address": translated, "ports": held.ports, "busy": False}
-        # Translate the address, as a NAT router would.
+        # The targets have this machine's real address, because a NAT router would translate the address to it.
         targets = [{"host": "a", "address": HERE, "port": port} for port in held.ports]
         assert await b.reach(desk, {"token": "secret", "source": translated, "targets": targets}) == []
         way = {"token": "secret", "address": HERE, "port": held.ports[0], "source": translated, "seconds": 0.1}

@@ -94,7 +94,7 @@ def test_no_other_file_can_be_read_as_a_log(log: Path) -> None:
 
 
 class RunningKeeper(Runs):
-    """The runs of a host on which every run has a keeper."""
+    """The runs of a host, each of which has a running keeper."""
 
     async def keeper(self, run_id: str) -> Any:
         return self
@@ -105,7 +105,7 @@ class RunningKeeper(Runs):
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The folder of a run on the host `gpu-a`, with an empty log."""
+    """Returns the folder of a run on the host `gpu-a`, with an empty log."""
     folder = Path(paths.run_dir(str(tmp_path), "gpu-a", "1-run"))
     (folder / "logs").mkdir(parents=True)
     (folder / "logs" / "worker-0.log").touch()

@@ -1,4 +1,4 @@
-"""Tests of the models in a run's checkpoints, which desktops download as one file."""
+"""Tests of the models that the daemon reads from a run's checkpoints and that desktops download as one file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARCHIVE = Path(run_models.__file__).parents[2]
 
 
 class Desktop:
-    """A fake connection of a desktop, without a socket. Tests only simulate its end."""
+    """A fake connection of a desktop, without a socket; a test can only simulate that the connection ends."""
 
     def __init__(self) -> None:
         self.on_close: list[Any] = []
@@ -62,7 +62,7 @@ def save_sharded(folder: Path, step: int, model: dict[str, torch.Tensor]) -> Pat
     """Saves a complete sharded checkpoint of one rank."""
     place = folder / f"step-{step:012d}"
     tensors = {f"model.{name}": value for name, value in model.items()}
-    with warnings.catch_warnings():  # torch.distributed.checkpoint logs a warning when a single process saves.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         checkpoint.save(tensors, storage_writer=checkpoint.FileSystemWriter(place), no_dist=True)
     for name in ("optimizer.pt", "extra.pt"):

@@ -32,7 +32,7 @@ def test_a_damaged_run_does_not_hide_others(tmp_path: Path, record: bytes, journ
 
 
 def test_a_scripts_folder_beside_the_runs_is_no_run(tmp_path: Path) -> None:
-    """Some public scripts create the folder `../../data/mnist`, which is beside the run folders."""
+    """Some public scripts download data to `../../data/mnist`, which creates a folder beside the run folders."""
     run = Path(paths.run_dir(str(tmp_path), "gpu-a", "20261123-042912-3f6a"))
     (run / "work").mkdir(parents=True)
     (run / "keeper.log").touch()
@@ -45,7 +45,7 @@ def test_a_scripts_folder_beside_the_runs_is_no_run(tmp_path: Path) -> None:
 
 
 class KeeperExits(Runs):
-    """The runs of a host on which the keeper exits while the daemon looks for the keeper."""
+    """The runs of a host on which the keeper exits while the daemon is looking for it."""
 
     async def keeper(self, run_id: str) -> Any:
         end = {"event": "run_ended", "state": "stopped", "reason": "by kim", "replicas": []}
@@ -81,7 +81,7 @@ class SlowStart(Runs):
 
 
 class FakeKeeper:
-    """A connection to a fake keeper, which either answers or lets each call time out."""
+    """A connection to a fake keeper, which answers calls or lets every call time out."""
 
     def __init__(self, status: dict[str, Any] | None) -> None:
         self._status = status

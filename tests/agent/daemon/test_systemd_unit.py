@@ -16,7 +16,7 @@ SHA256 = "ab" * 32
 
 
 def lingering(root: Path) -> str:
-    """Creates the files that exist on a host booted by systemd, with lingering enabled for this user."""
+    """Creates the files that show that systemd has booted the host and that lingering is enabled for this user."""
     (root / "run/systemd/system").mkdir(parents=True)
     (root / "var/lib/systemd/linger").mkdir(parents=True)
     (root / "var/lib/systemd/linger" / pwd.getpwuid(os.getuid()).pw_name).touch()

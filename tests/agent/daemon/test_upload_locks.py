@@ -1,4 +1,4 @@
-"""Tests of locks for uploads into a shared store."""
+"""Tests of the locks that uploads hold in a shared store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_lock_that_is_not_touched_becomes_stale(
 
     time.sleep(0.01)  # File times have a resolution of a few milliseconds.
     a.touch()
-    assert not b.take(ROOT, "desktop")  # The lock has been renewed, so its holder is considered alive.
+    assert not b.take(ROOT, "desktop")  # The holder renews the lock, so it is considered alive.
 
     now[0] += upload_locks.STALE_AFTER_S + 1
     assert b.take(ROOT, "desktop")

@@ -1,4 +1,4 @@
-"""Tests, over a real connection, of the upload locks of desktops that disconnect."""
+"""Tests, over a real connection, that the daemon releases the upload locks of a desktop that disconnects."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
             try:
                 await scenario(runs)
             finally:
-                with contextlib.suppress(RpcError):  # The keeper may exit during the call.
+                with contextlib.suppress(RpcError):  # The keeper may exit during this call.
                     if await runs.keeper(RUN_ID) is not None:
                         await runs.forward("abort", {"run_id": RUN_ID})
                 await eventually(lambda: not waiting())
@@ -48,7 +48,7 @@ def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
 
 
 def waiting() -> list[int]:
-    """Returns the interpreters of the run.
+    """Returns the PIDs of the run's interpreters.
 
     A process between fork and exec is not found, because it has no environment yet.
     """
@@ -81,9 +81,9 @@ def test_prepare_uses_the_keeper_that_warm_has_started(
     async def scenario(runs: Runs) -> None:
         await runs.warm(warm())
         assert len(await eventually(waiting)) == 1
-        assert await runs.list() == []  # A launch is not listed before `prepare` is called.
+        assert await runs.list() == []
         prepared = await runs.prepare(prepare())
-        runs.end_warm(RUN_ID)  # `end_warm` has no effect after `prepare` has been called.
+        runs.end_warm(RUN_ID)  # This call has no effect after `prepare`.
         assert await eventually(lambda: _parents(waiting())) == [prepared["pid"]]
         assert [line["name"] for line in await runs.list()] == ["test"]
 

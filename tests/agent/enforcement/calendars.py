@@ -1,4 +1,4 @@
-"""Calendars for tests: bookings of Kim and Lee on one or two GPUs, with times in seconds."""
+"""Calendars for tests, with bookings of one or two GPUs by Kim and Lee; times are in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the evidence that bookings are idle and that GPUs are used."""
+"""Tests of the evidence from which idle bookings and the use of GPUs are determined."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def use(user: str, **changes: Any) -> Use:
 
 
 def root(user: str, *, by: int | None = 1001, known_by: str = LOGIN, container: str = "") -> Use:
-    """Returns the use of a GPU by a root process in the session of a user."""
+    """Returns a sample in which a root process in the session of a user uses a GPU."""
     return use(user, uid=0, origin=Origin(by, known_by if by else "", True, container))
 
 

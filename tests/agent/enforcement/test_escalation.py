@@ -24,7 +24,7 @@ ANN, BOB = Use(A, 10, 1, 1001, "ann"), Use(A, 11, 1, 1002, "bob")
 
 
 class Enforced:
-    """Enforcement on one host. The test passes GPU samples to it, and gets the actions that result from each sample."""
+    """Enforcement on one host. A test passes GPU samples to it, and gets the actions that follow from each sample."""
 
     def __init__(self, policy: Enforcement, reach: int | None = None):
         self.policy = policy

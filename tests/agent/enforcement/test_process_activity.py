@@ -1,4 +1,4 @@
-"""Tests of detecting whether a process computes, from the CPU time of the process and of its descendants."""
+"""Tests of detecting whether a process computes, from its CPU time and that of its descendants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests that signals reach only the identified process, and that messages reach the terminals of the process's user."""
+"""Tests that a signal reaches only the identified process, and that a message reaches the terminals of the process's
+user.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def test_a_signal_reaches_only_the_identified_process(
     known = identify(sleeper.pid)
     assert known is not None
     assert known.uid == os.getuid()
-    # A different start time simulates a PID that was reused after the process ended.
+    # The start time differs, as if the process had ended and its PID had been reused.
     assert send(known._replace(started=known.started - 1), signal.SIGKILL) == ANOTHER
     assert send(known._replace(uid=known.uid + 1), signal.SIGKILL) == ANOTHER
     assert sleeper.poll() is None
@@ -54,7 +56,7 @@ def test_init_is_never_signalled() -> None:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[int]:
-    """Creates a terminal in a folder; yields the descriptor from which the test reads the terminal's output."""
+    """Creates a pseudo-terminal in a folder; yields the descriptor from which the test reads what is written to it."""
     master, slave = os.openpty()
     (tmp_path / "7").symlink_to(os.ttyname(slave))
     yield master

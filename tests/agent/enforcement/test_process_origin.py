@@ -1,4 +1,4 @@
-"""Tests that the origin of a process is determined from its control group and from data of this machine's kernel."""
+"""Tests of determining the origin of a process from its control group and from other data of the real kernel."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_ended_process_has_an_unknown_origin() -> None:
 
 
 class Kernel:
-    """Replaces the kernel's data about the control groups, the login and the ancestors of all processes."""
+    """Simulates the kernel's data on the control group, the login and the ancestors of every process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.groups = "0::/system.slice/cron.service\n"
@@ -95,7 +95,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 @pytest.fixture
 def sudos() -> Iterator[int]:
-    """Starts a process with the environment that sudo sets for UID 1001; yields its PID."""
+    """Starts a process with the environment that sudo sets for a caller with UID 1001; yields its PID."""
     with subprocess.Popen(["sleep", "60"], env={"SUDO_UID": "1001"}) as process:
         yield process.pid
         process.kill()

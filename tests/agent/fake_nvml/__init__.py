@@ -1,10 +1,9 @@
 """A fake NVML library, built with gcc and loaded through LD_LIBRARY_PATH like the real library.
 
-    folder = build_fake_nvml(tmp_path)
-    write_gpus(file, [FakeGpu("GPU-1")])
-    subprocess.run(…, env={"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_FILE": str(file)})
+    folder = build_fake_nvml(tmp_path) write_gpus(file, [FakeGpu("GPU-1")]) subprocess.run(…, env={"LD_LIBRARY_PATH":
+    str(folder), "FAKE_NVML_FILE": str(file)})
 
-NVML is the only library that the tests replace.
+Tests replace no other library.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class FakeGpu:
     graphics: Sequence[tuple[int, int | None]] = ()
     lost: bool = False
     failing: dict[str, int] = field(default_factory=dict)
-    """NVML's error codes by function name, such as 3 for NOT_SUPPORTED."""
+    """Error codes by the names of the NVML functions that fail, such as 3 for NOT_SUPPORTED."""
 
     def lines(self) -> list[str]:
         processes = [

@@ -1,4 +1,4 @@
-"""Fixtures of keeper clusters, whose processes end with the test."""
+"""Fixtures for clusters of keepers. All processes of a cluster end with the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RunScenario = Callable[[Scenario], None]
 
 @pytest.fixture
 def run_scenario(tmp_path: Path) -> Iterator[RunScenario]:
-    """Runs a test's scenario with its own cluster in an event loop."""
+    """Returns a function that runs a scenario with a new cluster in an event loop."""
     cluster = KeeperCluster(tmp_path, os.urandom(6).hex())
 
     def run(scenario: Scenario) -> None:

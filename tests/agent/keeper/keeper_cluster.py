@@ -1,4 +1,4 @@
-"""Several "hosts" on one machine: keepers as real processes, each with its own agent folder and address."""
+"""Several simulated hosts on one machine: keepers as real processes, each with its own agent folder and address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 AGENT = Path(unix_socket_rpc.__file__).parent.parent
 SECRET = "5e" * 32
 MARK = "YARD_TEST_MARK"
-"""An environment variable that every process of a cluster has, so that tests can find leftover processes."""
+"""An environment variable that every process of a cluster has, by which tests find leftover processes."""
 _LAUNCH = (
     "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['ssl'] = None\n"
     "from torchyard_agent.keeper.main import main\n"
@@ -80,7 +80,7 @@ CLUSTER = {
 
 
 class Host:
-    """A keeper process and a connection to this keeper."""
+    """A simulated host: its keeper process and a connection to the keeper."""
 
     def __init__(self, name: str, folder: Path, run_id: str, interpreter: str, environment: dict[str, str]):
         self.name = name
@@ -134,7 +134,9 @@ class Host:
         return self.prepared
 
     async def send_calendar(self, *bookings: dict[str, Any], taken: float | None = None) -> None:
-        """Sends a calendar as the daemon would; `taken` is the time of the snapshot, the current time by default."""
+        """Sends a calendar to the keeper as the daemon would. `taken` is the time at which the calendar was copied, by
+        default the current time.
+        """
         calendar = snapshot(*bookings, taken=time.time() if taken is None else taken)
         await self.call("calendar", snapshot=calendar)
 
@@ -143,7 +145,7 @@ class Host:
         return {"host": self.name, "address": self.prepared["address"], "gang_port": self.prepared["gang_port"]}
 
     def journal(self) -> list[dict[str, Any]]:
-        """Returns the complete lines of the journal."""
+        """Returns the complete lines of the host's journal."""
         path = self.run_dir / "journal.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
@@ -152,7 +154,7 @@ class Host:
         return [event["state"] for event in self.journal() if event["event"] == "run_state"]
 
     def reason(self) -> str:
-        """Returns the reason given with the run's last state, or an empty string if there is none."""
+        """Returns the reason for the run's last state, or an empty string if no reason was given."""
         reasons = [event.get("reason", "") for event in self.journal() if event["event"] == "run_state"]
         return reasons[-1] if reasons else ""
 
@@ -226,6 +228,7 @@ class KeeperCluster:
         start_at: float | str | None = None,
         booking: dict[str, Any] | None = None,
         spare_imports: list[str] | None = None,
+        sweep: dict[str, Any] | None = None,
         **policy: Any,
     ) -> None:
         """Sends `join` to the members and `start` to the primary, which is the first host.
@@ -257,6 +260,7 @@ class KeeperCluster:
             start_at=start_at,
             booking=booking,
             spare_imports=spare_imports or [],
+            sweep=sweep,
         )
 
     async def end(self, within_s: float = 60.0) -> dict[str, Any]:

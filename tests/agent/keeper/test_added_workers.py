@@ -1,4 +1,6 @@
-"""Tests of workers that are added to a run while it trains, with keepers and training processes over gloo."""
+"""Tests of workers that are added to a run while it trains. Keepers and training processes are real; gradients are
+exchanged over gloo.
+"""
 
 from __future__ import annotations
 

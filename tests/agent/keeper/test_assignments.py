@@ -1,4 +1,4 @@
-"""Tests of the ranks in assignments, including the ranks of replicas that are added while their gang is running."""
+"""Tests of the ranks that assignments contain, including those of replicas that are added to a running gang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OPTIONS = {"kind": "all_reduce", "on_worker_loss": "continue"}
 
 
 def assignments() -> Assignments:
-    """Returns the assignments of two workers and an evaluator on host a."""
+    """Returns the assignments of two workers and an evaluator, all on host a."""
     plans = [replica("worker-0", "a"), replica("worker-1", "a"), replica("evaluator-0", "a")]
     start: Any = {
         "members": [{"host": "a", "address": "10.0.0.1", "gang_port": 4000}],
@@ -26,7 +26,7 @@ def assignments() -> Assignments:
 
 
 def place(made: Assignments, name: str, generation: int = 0, attempt: int = 1) -> tuple[str | None, ...]:
-    """Returns the variables of a started replica: its rank, the world size, and the size when the generation began."""
+    """Returns variables of a started replica: its rank, the world size, and the first world size of the generation."""
     [[share]] = made.of_gang([name], generation, (), attempt).values()
     env = share["ranks"][0]["env"]
     return env["TORCHYARD_RANK"], env["TORCHYARD_WORLD_SIZE"], env.get("TORCHYARD_STARTED_WITH")
@@ -44,7 +44,7 @@ def test_added_replicas_have_the_ranks_after_all_others_which_keep_theirs() -> N
 def test_in_the_next_generation_members_have_usual_ranks_and_others_come_last() -> None:
     made = assignments()
     made.add([replica("worker-2", "b"), replica("worker-3", "b")])  # type: ignore[list-item]  # as above
-    made.begin_generation(["worker-2"])  # Of the two added workers, only worker-3 has become a member.
+    made.begin_generation(["worker-2"])  # Of the two added workers, only worker-3 is a member of the gang now.
     assert place(made, "worker-3", 1, 0) == ("2", "3", None)
     assert place(made, "worker-2", 1) == ("3", "4", "3")
     assert made.seats("trainers", ()) == [("worker-0", 1), ("worker-1", 1), ("worker-3", 1), ("worker-2", 1)]

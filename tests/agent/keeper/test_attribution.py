@@ -1,4 +1,4 @@
-"""Tests that a run's journal names the users who have launched and stopped the run."""
+"""Tests that a run's journal names the users who launched and stopped the run."""
 
 from __future__ import annotations
 

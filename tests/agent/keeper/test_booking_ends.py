@@ -1,4 +1,4 @@
-"""Tests of runs whose booking ends, with real keepers and bookings of a few seconds."""
+"""Tests of runs whose booking ends, with real keepers and with bookings that last a few seconds."""
 
 from __future__ import annotations
 

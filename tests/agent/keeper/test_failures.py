@@ -33,7 +33,7 @@ def test_a_failing_rank_ends_the_run_with_its_cause(run_scenario: RunScenario) -
         (b.run_dir / "work" / "go").touch()
         began = time.monotonic()
         ended = await cluster.end()
-        # A benchmark checks the limit of 5 s. A busy machine may need longer, but no rank may use its full grace
+        # Benchmarks check the limit of 5 s. On a busy machine, it may take longer, but no rank may use up its grace
         # period.
         assert time.monotonic() - began < 15.0
         assert ended["state"] == "failed"
@@ -56,7 +56,7 @@ def test_the_connection_error_of_a_peer_is_not_the_cause(run_scenario: RunScenar
         await eventually(lambda: "up" in a.output("worker-0") and "up" in b.output("worker-1"))
         (a.run_dir / "work" / "go").touch()
         await eventually(lambda: any(event.get("state") == "failed" for event in a.journal()))
-        # worker-1 ends now. The keeper determines the cause of the failure afterwards, once all ranks have ended.
+        # worker-1 fails now. The keeper determines the cause of the failure later, when all ranks have ended.
         (b.run_dir / "work" / "go").touch()
         ended = await cluster.end()
         assert ended["reason"] == "worker-1 on gpu-b: exited with 1: KeyError: 'label'"
@@ -162,7 +162,7 @@ def test_a_lost_host_is_the_cause_of_its_peers_connection_errors(run_scenario: R
         await cluster.begin(replica("chief-0", "gpu-a", failing), replica("worker-0", "gpu-b", FOREVER))
         await eventually(lambda: "running" in a.states())
         b.process.kill()
-        b.process.wait()  # After the keeper's exit, the primary detects the broken connection.
+        b.process.wait()
         (a.run_dir / "work" / "go").touch()
         assert await a.exit_code() == 0
         assert a.ended()["reason"] == "gpu-b was lost: the connection to its keeper broke"
@@ -176,7 +176,7 @@ def test_members_end_when_the_primary_is_lost(run_scenario: RunScenario) -> None
         a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
         await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER),
-            # SIGTERM counts as a request to stop the run only if the stop file exists.
+            # SIGTERM counts as a request to stop the run only if the run's stop file exists.
             replica(
                 "worker-0",
                 "gpu-b",

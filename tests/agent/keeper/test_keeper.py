@@ -1,4 +1,4 @@
-"""Tests of the keeper process: its resources, its internal errors, and Python 3.9."""
+"""Tests of the keeper process: the resources that it uses, its internal errors, and Python 3.9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of `on_worker_loss: continue` with keepers and training processes over gloo on the loopback interface."""
+"""Tests of `on_worker_loss: continue`. Keepers and training processes are real; gradients are exchanged over gloo on
+the loopback interface.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(500)]
 
 PROGRAM = ROOT / "tests" / "roles" / "programs" / "lost_workers" / "loses_workers.py"
 END_S = 400
-"""Timeout in seconds for a run in which torch is imported up to three times, one after another, on a loaded machine."""
+"""Timeout in seconds for a run on a busy machine, in which processes import torch up to three times in sequence."""
 REDUCER = (sys.executable, str(ROOT / "tests" / "roles" / "programs" / "served.py"))
 EPOCHS = PROGRAM.with_name("returns_to_epochs.py")
 
@@ -44,7 +46,7 @@ async def train(
     on_gpu: bool = False,
     **options: object,
 ) -> dict[str, Any]:
-    """Runs the program on all workers, and returns the `run_ended` event.
+    """Runs the program with all workers, and returns the `run_ended` event.
 
     Args:
         reducers: The number of reducers; if it is 0, the strategy is `all_reduce`.
@@ -91,7 +93,7 @@ def lines(host: Host, worker: int) -> list[dict[str, Any]]:
 
 
 def check_survivors(host: Host, survivors: list[int], steps: int) -> None:
-    """Checks that all survivors have the parameters that a single process computes."""
+    """Checks that all survivors end with the parameters that a single process computes."""
     results = [lines(host, worker)[-1] for worker in survivors]
     assert len({result["digest"] for result in results}) == 1
     assert all(result["far"] <= 1e-12 for result in results)
@@ -124,7 +126,7 @@ def test_survivors_of_a_worker_and_of_the_chief_continue_as_one_process_would(ru
 def check_all_are_equal(host: Host, workers: int) -> list[list[int]]:
     """Checks that all workers end with the parameters that a single process computes.
 
-    Returns the members of each step.
+    Returns the ranks that took part in each step.
     """
     results = [lines(host, worker)[-1] for worker in range(workers)]
     assert len({result["digest"] for result in results}) == 1
@@ -314,9 +316,8 @@ def test_workers_that_are_killed_at_random_return(run_scenario: RunScenario, see
 
 
 def test_workers_whose_gradients_reducers_sum_continue_without_a_lost_one(run_scenario: RunScenario) -> None:
-    """The reducer and each worker sum a part of the gradients.
-
-    Other processes take over the part of the lost worker.
+    """Both the reducer and the workers sum parts of the gradients. Other processes take over the part of the lost
+    worker.
     """
 
     async def scenario(cluster: KeeperCluster) -> None:
@@ -473,7 +474,7 @@ SOAK = ROOT / "docs" / "proof" / "lost-workers.md"
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_200_kills(tmp_path: Path) -> None:
-    """In each run, all workers but one are killed. The test writes the longest pauses between two steps to a table."""
+    """In each run, all workers but one are killed. The test writes a table of the longest pauses between two steps."""
     rows = []
     for run in range(RUNS):
         random = Random(run)

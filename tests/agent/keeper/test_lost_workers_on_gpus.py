@@ -1,4 +1,6 @@
-"""Tests of `on_worker_loss: continue` on GPUs: gradients over NCCL, whose communicator is aborted after a loss."""
+"""Tests of `on_worker_loss: continue` on GPUs: gradients are exchanged over NCCL, whose communicator is aborted after a
+loss.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_survivors_of_a_worker_and_of_the_chief_continue_as_one_process_would(
 
 @pytest.mark.parametrize("place", ["forward", "backward", "step", "60"])
 def test_a_lost_worker_returns_with_the_state_of_a_peer(run_scenario: RunScenario, place: str) -> None:
-    """The last place is a time in milliseconds, when the kernels of the others may be waiting on the GPU."""
+    """The worker is killed at the given place. A number is a time in milliseconds, at which the others' kernels may be
+    waiting on the GPU.
+    """
 
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")

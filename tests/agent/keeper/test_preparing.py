@@ -1,4 +1,4 @@
-"""Tests of preparing a host and of abandoned launches."""
+"""Tests of preparing a host, and of launches that the desktop abandons."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_run_that_has_begun_has_no_lease(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
         a, _ = await cluster.add("gpu-a", "gpu-b", timeouts={"launch_lease_s": 1.0})
         await cluster.begin(*(replica(f"worker-{n}", f"gpu-{host}", shell("sleep 3")) for n, host in enumerate("ab")))
-        await a.call("renew")  # Send a renewal after the run has started.
+        await a.call("renew")  # After the run has started, a renewal has no effect.
         assert (await cluster.end())["state"] == "succeeded"
 
     run_scenario(scenario)
@@ -111,7 +111,7 @@ def test_a_suspended_keeper_handles_waiting_calls_before_its_lease(run_scenario:
         (a,) = await cluster.add("gpu-a", timeouts={"launch_lease_s": LEASE_S})
         a.process.send_signal(signal.SIGSTOP)
         renewing = asyncio.get_running_loop().create_task(a.call("renew"))
-        # The keeper remains suspended until its lease has expired.
+        # The keeper stays suspended until its lease has expired.
         await asyncio.sleep(2 * LEASE_S)
         a.process.send_signal(signal.SIGCONT)
         await renewing
@@ -124,7 +124,7 @@ def test_a_suspended_keeper_handles_waiting_calls_before_its_lease(run_scenario:
 def test_calls_after_the_end_of_the_lease_are_refused(
     method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An exiting keeper still answers for a short time."""
+    """A keeper that is exiting still answers for a short time."""
 
     async def scenario() -> None:
         keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.1))
@@ -156,14 +156,15 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         loop = asyncio.get_running_loop()
         living = loop.create_task(keeper._run())
         preparing = loop.create_task(keeper.prepare(MagicMock(), {"host": "gpu-a", "secret": SECRET}))
-        # The requests run in the event loop that measures the silence, so machine load cannot delay them.
+        # The event loop that handles these requests also measures the silence, so a busy machine cannot delay only the
+        # requests.
         for _ in range(50):
             await keeper.renew(MagicMock(), {})
             await asyncio.sleep(0.02)
         assert not keeper._has_expired
         while not keeper._has_expired:
             await asyncio.sleep(0.01)
-        assert not living.done()  # The resources that are being acquired must be released before the keeper ends.
+        assert not living.done()  # The keeper must release the resources that it is acquiring before it ends.
         may_end.set()
         with pytest.raises(RpcError, match="its desktop had not renewed it"):
             await preparing

@@ -91,7 +91,7 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(run_scenario: RunS
         await eventually(lambda: any(event["event"] == "report" for event in a.journal()))
         first = next(event for event in a.journal() if event["event"] == "report")
         assert (first["replica"], first["step"], first["loss"], first["first"]) == ("worker-0", 1, 2.5, True)
-        # The script reports a metric named `epoch`, which must not replace the journal's own field of that name.
+        # The script reports a metric named `epoch`. It must not overwrite the journal's own field of that name.
         assert first["custom"] == {"accuracy": 0.5, "epoch": 3.0}
         status = await a.call("status")
         assert status["first_step_at"] is not None

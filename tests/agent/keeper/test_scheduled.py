@@ -1,4 +1,4 @@
-"""Tests of scheduled runs, with real keepers and delays of a few seconds."""
+"""Tests of scheduled runs, with real keepers and start times that are a few seconds ahead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_scheduled_run_locks_its_gpus_and_starts_at_its_time(run_scenario: Run
         for host in (a, b):
             await eventually(lambda host=host: any("starts at" in reason for reason in reasons(host)))
             assert host.connection is not None
-            host.connection.close()  # Closing the connections simulates the end of all desktops and daemons.
+            host.connection.close()  # When the connections are closed, the run has no desktop and no daemon.
         assert not (is_locked(of_a) or is_locked(of_b)) or time.time() >= start_at
         ended = await cluster.end()
         assert ended["state"] == "succeeded"

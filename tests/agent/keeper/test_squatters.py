@@ -1,4 +1,4 @@
-"""Tests with other users of a host who bind the names of abstract sockets before or after the owner does."""
+"""Tests of other users of a host who bind the names of the keeper's abstract sockets before or after the keeper."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RANDOM = re.compile(rf"torchyard/{os.getuid()}/[0-9a-f]{{32}}")
 
 @contextmanager
 def squatter(*names: str, kind: str = "SOCK_STREAM", backlog: int = 8) -> Iterator[None]:
-    """Starts a process of another user that binds the given socket names and never accepts a connection."""
+    """Starts a process of another user, which binds the given socket names and never accepts a connection."""
     command = ["/usr/bin/python3", "-I", "-c", SQUATTER, kind, str(backlog), *names]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=STRANGER) as process:
         try:
@@ -122,7 +122,7 @@ def test_a_daemons_name_whose_holder_accepts_no_connection_is_an_error(
     answers: list[dict[str, Any]] = []
     name = daemons_name(tmp_path)
     with squatter(name, backlog=0), socket.socket(socket.AF_UNIX) as waiting:
-        waiting.connect(f"\0{name}")  # A listener with a backlog of 0 has room for only one pending connection.
+        waiting.connect(f"\0{name}")  # With a backlog of 0, a listener has room for only one pending connection.
         assert ssh_bridge.main(str(tmp_path), "0" * 64, answers.append, lambda: None) == 1
     assert "accepts no connections" in str(answers[0]["error"])
 

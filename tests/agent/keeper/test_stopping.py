@@ -141,7 +141,7 @@ def test_a_process_that_cannot_be_killed_is_named_and_waited_for(run_scenario: R
         await cluster.begin(replica("worker-0", "gpu-a", shell("exec sleep 1000")))
         await eventually(lambda: "running" in a.states())
         [pid] = (await a.call("metrics"))["pids"]["worker-0"]
-        # The kernel keeps the process in state D, like a process that waits for a failed disk or NFS server.
+        # The kernel keeps the process in state D, as it keeps a process that waits for a failed disk or NFS server.
         (frozen / "cgroup.procs").write_text(str(pid))
         (frozen / "freezer.state").write_text("FROZEN")
         await a.call("stop", reason="enough", force=True)

@@ -1,4 +1,4 @@
-"""Fixtures of the fake NVML library, built once for all tests that use its standard build."""
+"""Fixtures of the standard build of the fake NVML library, which is built only once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def nvml_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def gpu_file(tmp_path: Path) -> Path:
-    """The file with the values of the fake NVML library."""
+    """Returns the file from which the fake NVML library reads its values."""
     return tmp_path / "gpus"
 
 

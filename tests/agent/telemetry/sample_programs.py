@@ -14,7 +14,8 @@ from typing import Any
 AGENT = Path(__file__).resolve().parents[3] / "agent"
 OLDEST_PYTHON = Path.home() / ".pyenv" / "versions" / "3.9.18" / "bin" / "python"
 
-# The program evaluates its input line by line and prints the values, so a test can change the system between two lines.
+# The program evaluates one line of input at a time and prints the value, so a test can change the system between two
+# lines.
 _CONVERSATION = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -24,13 +25,15 @@ for line in sys.stdin:
 
 
 class Conversation:
-    """A Python process that can import the agent, and evaluates its input line by line."""
+    """A Python process that can import the agent, and that evaluates one line of input at a time."""
 
     def __init__(self, process: subprocess.Popen[str]):
         self._process = process
 
     def say(self, line: str) -> Any:
-        """Sends a line of Python. Returns the value of an expression in brackets, or None for a statement."""
+        """Sends a line of Python and waits for its result: the value of an expression in brackets, or None for a
+        statement.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")

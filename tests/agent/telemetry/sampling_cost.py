@@ -1,4 +1,4 @@
-"""A program for tests and developers that measures the cost of sampling.
+"""Measures the cost of sampling, for tests and developers.
 
     LD_LIBRARY_PATH=… FAKE_NVML_FILE=… python -I -S sampling_cost.py AGENT_FOLDER SAMPLES REPLICAS
 
@@ -34,7 +34,7 @@ def memory(kind: str) -> float:
 def start_replica() -> "tuple[int, int]":
     """Starts a replica; returns its PID and the pipe whose closing ends it.
 
-    Uses fork, because the subprocess module would increase the memory use of the sampler.
+    Uses fork, because importing subprocess would increase the memory that is measured.
     """
     stdin, hold = os.pipe()
     ready, stdout = os.pipe()

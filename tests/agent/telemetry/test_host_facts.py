@@ -54,7 +54,7 @@ def test_a_host_with_torch_has_no_problem(tmp_path: Path) -> None:
 def test_torch_is_found_without_importing_it() -> None:
     before = time.process_time() + sum(os.times()[2:4])
     assert training_python.find(sys.executable).torch
-    # The limit on CPU time is too low to import torch, which takes seconds.
+    # The limit on CPU time is far too low to import torch, which takes seconds.
     assert time.process_time() + sum(os.times()[2:4]) - before < 1.0
 
 
@@ -158,7 +158,7 @@ def test_an_interpreter_is_run_once_until_its_packages_change(tmp_path: Path) ->
     assert asked.read_text() == "once\n"
     (packages / "torch-2.13.0.dist-info").mkdir()
     (packages / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0\n")
-    os.utime(packages, (1, 1))  # The old time differs from the current time, regardless of the clock's resolution.
+    os.utime(packages, (1, 1))  # The folder's time changes even if the clock's resolution is low.
     assert training_python.find(python).torch == "2.13.0"
     assert asked.read_text() == "once\nonce\n"
 

@@ -1,4 +1,4 @@
-"""Tests of the host's counters and limits, compared with other system tools."""
+"""Tests of the host's counters and limits, by comparison with other system tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY = "print('ready', flush=True)\nwhile True: pass"
 def test_a_sample_has_the_metrics_of_the_host(tmp_path: Path) -> None:
     meter = HostMeter(str(tmp_path), time.monotonic())
     with program(BUSY):
-        time.sleep(0.3)  # The metrics are rates and need an interval between two measurements.
+        time.sleep(0.3)  # Rates need an interval between two measurements.
         host = meter.sample(time.monotonic())
     assert host["interval_s"] >= 0.3
     assert 0 < host["cpu"] <= 100
@@ -35,7 +35,7 @@ def test_a_sample_has_the_metrics_of_the_host(tmp_path: Path) -> None:
 
 def test_bytes_on_an_interface_are_counted_per_second(tmp_path: Path) -> None:
     meter = HostMeter(str(tmp_path), 100.0)
-    meter._interfaces = ["lo"]  # The loopback interface is the only one on which a test may send data.
+    meter._interfaces = ["lo"]  # The loopback interface is the only one over which tests may send data.
     before = meter._bytes = meter._network(100.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

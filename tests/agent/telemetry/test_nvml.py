@@ -1,4 +1,4 @@
-"""Tests of NVML access through a real shared library in a real process."""
+"""Tests of access to NVML, through a real shared library in a real process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEWER = [
     "nvmlDeviceGetConfComputeMemSizeInfo",
     "nvmlDeviceGetRunningProcessDetailList",
 ]
-"""Functions that a driver of 2021 lacks."""
+"""Functions that drivers of 2021 do not have."""
 MUCH_NEWER = [
     *NEWER,
     "nvmlDeviceGetComputeRunningProcesses_v2",
@@ -98,7 +98,7 @@ def test_values_that_an_older_driver_lacks_are_unknown(tmp_path: Path, gpu_file:
         assert python.say("(nvml.health(nvml.gpus[0]))") == {
             "bus_id": None,
             "ecc_errors": None,
-            # If the driver lacks the function for remapped rows, the value is derived from retired pages.
+            # The driver has no function for remapped rows, so the value is derived from retired pages.
             "repair_pending": True,
             "repair_failed": None,
             "problem": None,
@@ -137,7 +137,7 @@ def test_processes_are_read_in_every_format_of_the_driver(
         (gpu,) = python.say("(nvml.sample())")
     assert [(process["pid"], process["memory_mb"]) for process in gpu["processes"]] == [*PROCESSES, (7, 9)]
     assert (gpu["utilisation"], gpu["memory_mb"], gpu["problem"]) == (37, 81559, None)
-    # Only the newer NVML function separately reports the memory reserved by the driver.
+    # Only the newer function reports separately how much memory the driver has reserved.
     assert gpu["memory_used_mb"] == (1024 + 620 if "nvmlDeviceGetMemoryInfo_v2" in without else 1024)
 
 

@@ -1,4 +1,4 @@
-"""Tests of process trees with real children, threads and zombies."""
+"""Tests of measuring process trees, with real children, threads and zombies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ for line in sys.stdin:
 
 
 TOLERANCE = 0.06
-"""Tolerance for clock ticks and rounding, as a fraction of one CPU."""
+"""Tolerance, as a fraction of one CPU, for clock ticks and rounding."""
 
 
 def used_s(pid: int) -> float:
@@ -74,10 +74,10 @@ def used_s(pid: int) -> float:
 
 
 def open_files_of(pids: Iterable[int]) -> int:
-    """Returns how many files below the /proc folders of the given processes this process has open."""
+    """Returns how many files in the /proc folders of the given processes are open in this process."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        # The descriptor that was used to list the folder is listed too, but may already be closed.
+        # The listing includes the descriptor that was used to list the folder and that is already closed.
         with suppress(FileNotFoundError):
             found.add(entry.readlink())
     return sum(Path(f"/proc/{pid}") in file.parents for pid in pids for file in found)
@@ -121,7 +121,7 @@ def test_a_busy_process_uses_one_cpu_and_its_memory_is_counted() -> None:
         before_the_second = time.monotonic(), used_s(busy.pid)
         share = float(trees.sample({"worker-0": [busy.pid]}, time.monotonic())["worker-0"]["cpu"])
         ended = time.monotonic(), used_s(busy.pid)
-        # The lower bound relates CPU time to wall time, because this process may sleep between two measurements.
+        # This process may sleep between two measurements, so the lower bound relates CPU time to wall time.
         least = (before_the_second[1] - after_the_first[1]) / (ended[0] - began[0])
         most = (ended[1] - began[1]) / (before_the_second[0] - after_the_first[0])
         assert least - TOLERANCE <= share / 100 <= most + TOLERANCE

@@ -1,4 +1,4 @@
-"""Tests of the daemon's sampler process, also under the oldest supported Python version."""
+"""Tests of the daemon's sampler process, including under the oldest supported Python version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLEEPING = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
 
 
 def measure(python: str, environment: dict[str, str], samples: int, replicas: int) -> dict[str, Any]:
-    """Returns the output of `sampling_cost` under the given interpreter."""
+    """Runs `sampling_cost` under the given interpreter, and returns its output."""
     command = [python, "-I", "-S", sampling_cost.__file__, str(AGENT), str(samples), str(replicas)]
     ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -32,6 +32,8 @@ def desktop(tmp_path: Path) -> Iterator[Desktop]:
     fleet: Any = SimpleNamespace(
         known=lambda: (),
         hosts={"gpu-a": None},
+        others=(),
+        knows=lambda name: name == "gpu-a",
         links=lambda names, install: {one: AgentMissing(one, "") for one in names},
     )
     opened = Desktop.open(Home(tmp_path), fleet)
@@ -48,7 +50,7 @@ def started() -> StartedRun:
 
 @pytest.fixture
 def valid(monkeypatch: pytest.MonkeyPatch) -> TopologyFile:
-    """Returns a topology that is valid on every fleet."""
+    """Returns a topology without problems, which does not depend on the fleet."""
     monkeypatch.setattr(TopologyFile, "check", lambda source, known: [])
     return topology_from_text(TOPOLOGY, "digits.yaml")
 
@@ -93,7 +95,7 @@ def test_a_full_disk_is_reported_and_does_not_stop_the_run(
     desktop: Desktop, valid: TopologyFile, started: StartedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[OSError] = []
-    desktop.home.history.touch()  # A file with the name of the history folder makes the folder unusable.
+    desktop.home.history.touch()  # This file has the name of the history folder.
     replaced(monkeypatch, "run", lambda launch: started)
     LaunchRun(desktop, valid, LaunchCallbacks(on_unrecorded=errors.append)).run()
     assert len(errors) == 1

@@ -1,4 +1,4 @@
-"""Tests of synchronizing the calendar: the order of the steps, and the conditions for repeating them."""
+"""Tests of synchronizing the calendar: the order of the steps, and the conditions under which a step is repeated."""
 
 from __future__ import annotations
 

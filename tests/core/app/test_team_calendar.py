@@ -1,4 +1,4 @@
-"""Tests of a desktop that tests, joins, creates and leaves a team's calendar in PostgreSQL."""
+"""Tests of testing, joining, creating and leaving a team's calendar in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_core.user_settings import read_user_settings
 
 
 class Ring(KeyringBackend):
-    """A keyring in memory. If `is_there` is false, it refuses passwords like a computer without a keyring."""
+    """A keyring in memory. If `is_there` is false, it refuses passwords, as on a computer without a keyring."""
 
     priority = 1.0  # type: ignore[assignment]  # keyring declares a property.
 

@@ -22,7 +22,7 @@ from torchyard_core.booking.store.tables import HEAD
 ADMIN = "ada"
 MEMBERS = ("kim", "lee")
 RAW_NOW = "2031-01-06T08:00Z"
-"""`teams.NOW`, the current time for the rules, as written in raw SQL."""
+"""Raw SQL for `teams.NOW`, the current time according to the tests' clock."""
 _TEST_CLOCK = """
     CREATE OR REPLACE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, torchyard, pg_temp AS
@@ -52,7 +52,7 @@ def bindir() -> Path:
 
 @dataclass
 class Cluster:
-    """A running server. Its superuser is `owner`; connections over its socket need no password."""
+    """A running PostgreSQL server. `owner` is its superuser; connections over its socket need no password."""
 
     folder: Path
     port: int
@@ -77,7 +77,7 @@ class Cluster:
         )
 
     def empty(self) -> str:
-        """Resets the team's database to its state after setup; creating a new one would take a second per test."""
+        """Empties the team's database. Creating a new database instead would take a second per test."""
         with self.connect("owner", "team") as connection:
             connection.execute(
                 "TRUNCATE gpus, series, bookings, booking_gpus, waitlist, uses, idle_evidence, rules, logins,"
@@ -99,7 +99,7 @@ class Cluster:
 
 @contextmanager
 def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
-    """Starts a server whose database `team` has a calendar, two members and an admin; removes the server at the end."""
+    """Yields a server whose database `team` has a calendar, two members and an admin. Removes the server afterwards."""
     programs = bindir()
     folder = Path(tempfile.mkdtemp(prefix="torchyard-pg-"))
     made = Cluster(folder, free_port(), {})
@@ -129,7 +129,7 @@ def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """Returns the user for initdb, which refuses to run as root."""
+    """Returns the user who runs initdb, because initdb refuses to run as root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

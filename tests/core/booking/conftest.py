@@ -31,7 +31,7 @@ def clock() -> Clock:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def team(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Team]:
-    """A calendar of each kind, with eight GPUs on two hosts and a host without GPUs."""
+    """Yields calendars of both kinds, each with eight GPUs on two hosts and a host without GPUs."""
     if request.param == "sqlite":
         made = Team(clock, None, f"sqlite:///{tmp_path / 'bookings.sqlite3'}")
     else:
@@ -44,7 +44,7 @@ def team(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterat
 
 @pytest.fixture
 def database_team(postgres: Cluster, clock: Clock) -> Iterator[Team]:
-    """A calendar in PostgreSQL."""
+    """Yields a calendar in PostgreSQL."""
     made = Team(clock, postgres, postgres.empty())
     made.open("kim").remember_slots(made.slots)
     yield made

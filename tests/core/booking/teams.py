@@ -14,7 +14,9 @@ from torchyard_core.booking.model import Draft, Slot, cpu_slot
 from torchyard_core.booking.store import BookingStore, open_store
 
 NOW = datetime(2031, 1, 6, 8, 0, tzinfo=UTC)
-"""A Monday in the future, because PostgreSQL protects the past by its own clock. The rules use the test's clock."""
+"""A Monday in the future, because PostgreSQL uses its own clock to protect past bookings. The rules use the test's
+clock.
+"""
 SLOTS = (
     *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
     *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),
@@ -23,7 +25,7 @@ SLOTS = (
 
 
 class Clock:
-    """A clock with a settable time."""
+    """A clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -37,7 +39,7 @@ class Clock:
 
 
 def open_at(url: str, person: str, clock: Callable[[], datetime]) -> BookingStore:
-    """Opens a calendar with `clock`, which also applies to the rules in the database of a test cluster."""
+    """Opens a calendar with `clock`. The database of a test cluster uses this clock for its rules, too."""
     store = open_store(url, person, clock=clock, own_time=True)
     if not store.is_private:
 
@@ -50,7 +52,7 @@ def open_at(url: str, person: str, clock: Callable[[], datetime]) -> BookingStor
 
 @dataclass
 class Team:
-    """Opens the calendar as various users. `place` is an SQLite URL, or the name of a database on the server."""
+    """Opens one calendar as various users. `place` is an SQLite URL, or the name of a database on the server."""
 
     clock: Clock
     server: Cluster | None
@@ -72,7 +74,7 @@ class Team:
 
 
 def draft(gpus: str, starts_in_h: float, hours: float, title: str = "digits", **more: Any) -> Draft:
-    """Returns a draft of a booking of GPUs such as `a0 a1 b2`, at a time relative to NOW."""
+    """Returns a draft for GPUs such as `a0 a1 b2`; its times are relative to NOW."""
     ids = tuple("big-cpu:cpu" if word == "cpu" else f"GPU-{word}" for word in gpus.split())
     start = more.pop("start", NOW + timedelta(hours=starts_in_h))
     return Draft(title, ids, start, start + timedelta(hours=hours), more.pop("zone", "Europe/Berlin"), **more)

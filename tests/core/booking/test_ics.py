@@ -1,4 +1,4 @@
-"""Tests of iCalendar files: export and import, compatibility with another library, and refusal of invalid files."""
+"""Tests of iCalendar files: export, import, compatibility with another library, and refusal of invalid files."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_event_that_names_no_gpu_is_left_out_with_a_remark():
         event("DTSTART:yesterday", "SUMMARY:x"),
         event("DTSTART;TZID=Nowhere/Land:20310110T090000", "RRULE:FREQ=SOMETIMES"),
         event("SUMMARY:no start"),
-        # An interval of 0 would lead to endless expansion.
+        # With an interval of 0, the recurrence would never end.
         event("DTSTART:20310110T090000Z", "RRULE:FREQ=DAILY;INTERVAL=0"),
         event("DTSTART:20310110T090000Z", "RRULE:INTERVAL=1;FREQ=SECO", " NDLY"),
     ],
@@ -151,7 +151,7 @@ GOOD = ("UID:good", "SUMMARY:good", "DTSTART:20310110T090000Z", "DTEND:20310110T
 def test_one_bad_event_is_listed_by_its_line_and_the_others_are_read(bad, why):
     text = several(GOOD, ("UID:bad", *bad), (*GOOD[:1], *GOOD[1:2], "DTSTART:20310111T090000Z", "DURATION:PT1H"))
     read = read_ics(text, zone="UTC", gpus=["GPU-a0"], **DAYS)
-    # The second event has the same UID as the first one, but is a different event.
+    # The second event has the UID of the first one, but is a different event.
     assert [(one.title, f"{one.start:%m-%d}") for one in read.drafts] == [("good", "01-10"), ("good", "01-11")]
     assert read.unread >= 1
     assert "(line 10): left out, " in read.remarks[0]
@@ -187,7 +187,7 @@ def test_what_is_repeated_for_ever_is_expanded_no_further_than_it_is_taken():
     read = read_ics(text, zone="UTC", gpus=["GPU-a0"], **{**DAYS, "until": until})
     assert len(read.drafts) == AT_MOST
     assert read.drafts[-1].start == datetime(2031, 1, 7, 9, tzinfo=UTC) + timedelta(days=AT_MOST - 1)
-    # The reader does not expand all 110,000 events.
+    # The reader must not expand all 110,000 events.
     assert read.remarks == ("1096 events: only the first 1000 were taken",)
 
 
@@ -259,7 +259,7 @@ def test_any_file_is_read_or_refused_in_words(lines):
 
 
 def test_many_repeated_events_are_not_all_expanded():
-    """Expanding 100 such events (17 kB) takes ten seconds, so a file of 10 MB would take more than an hour."""
+    """It takes ten seconds to expand 100 such events (17 kB), so a file of 10 MB would take more than an hour."""
     hourly = ("DTSTART:20300101T000000Z", "DURATION:PT1M", f"RRULE:FREQ=DAILY;BYHOUR={','.join(map(str, range(24)))}")
     lines = (line for number in range(100) for line in ("BEGIN:VEVENT", f"UID:{number}", *hourly, "END:VEVENT"))
     text = "\r\n".join(["BEGIN:VCALENDAR", "VERSION:2.0", *lines, "END:VCALENDAR", ""])

@@ -1,4 +1,4 @@
-"""Tests of interval arithmetic, compared with sets of minutes."""
+"""Tests of interval arithmetic, by comparison with sets of minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of the pure functions that determine which GPUs and hosts the calendar allows a launch to use."""
+"""Tests of functions without side effects that determine which GPUs and hosts a launch may use according to the
+calendar.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,9 @@ SERVERS = "  - {name: s, role: ps, replicas: 1}\n"
 def test_a_plan_takes_its_gpus_and_the_cpu_slots_of_hosts_without() -> None:
     made = planned(ONE + SERVERS)
     assert slots_of_plan(made, HOSTS, CATALOGUE) == ("GPU-a0", "big-cpu:cpu")
-    # A slot that is missing from the calendar is not booked.
+    # The CPU slot is not in the calendar, so it is not booked.
     assert slots_of_plan(made, HOSTS, ["GPU-a0"]) == ("GPU-a0",)
-    # Servers may share hosts with other programs, so no CPU slot is booked for them.
+    # Servers share their host with other programs, so no CPU slot is booked for them.
     assert slots_to_book(("GPU-a0", "big-cpu:cpu")) == ("GPU-a0",)
     assert slots_to_book(("big-cpu:cpu",)) == ("big-cpu:cpu",)
 
@@ -86,8 +88,7 @@ def test_a_run_goes_round_what_others_have_booked() -> None:
     left = hosts_without_booked(HOSTS, way)
     (replica,) = planned(ONE, left).replicas
     assert (replica.host, [gpu.uuid for gpu in replica.gpus]) == ("gpu-b", ["GPU-b0"])
-    # If the GPUs of a host are booked, other users may still run servers on it. A booking of a host without GPUs covers
-    # the whole host.
+    # Servers may run on a host whose GPUs are booked by another user, but not on a host without GPUs that is booked.
     for hosts in (left, hosts_limited_to(HOSTS, ["GPU-b0"], way)):
         (server,) = planned(SERVERS, hosts).replicas
         assert server.host in ("gpu-a", "gpu-b")
@@ -167,7 +168,7 @@ def test_the_proposed_length_is_a_quarter_more_than_the_last_run_took() -> None:
         return RunRecord("r", name, "", "gpu-a", ("gpu-a",), NOW.isoformat(), state, ended=ended)
 
     assert proposed_length([record("x", 60), record("x", 6000)], "x") == timedelta(minutes=75)
-    # The proposed length is rounded to a whole number of quarter-hours.
+    # The proposed length is rounded up to a multiple of 15 min.
     assert proposed_length([record("x", 61)], "x") == timedelta(minutes=90)
     assert proposed_length([record("y", 60), record("x", 5, "failed")], "x") == 8 * HOUR
     assert proposed_length([], "x") == 8 * HOUR

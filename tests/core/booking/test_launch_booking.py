@@ -1,4 +1,4 @@
-"""Tests of launches that use an idle booking or an earlier run's booking, which must not be released meanwhile."""
+"""Tests of launches that use an idle booking or the booking of an earlier run, which must not be released meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def history(tmp_path: Path) -> History:
 
 
 def booked(calendar: Calendar, run_id: str | None) -> Booking:
-    """Creates a booking of all GPUs on the first host for eight hours from now, with or without a run."""
+    """Books all GPUs of the first host for eight hours from now; the booking may belong to a run."""
     store = calendar.store()
     now = store.now()
     gpus = tuple(slot.id for slot in store.slots() if slot.host == HOSTS[0].name)
@@ -62,7 +62,7 @@ def test_a_booking_whose_run_has_ended_stays_with_the_run_that_is_launched_on_it
     now = calendar.store().now().isoformat()
     note(history, "run-a", "failed", booking, now)
     launching = launch(calendar, "run-c", timedelta(hours=9))  # The launch extends the booking.
-    assert end_bookings(calendar.store(), history, {}, HALF_AN_HOUR) == ()  # The run is still being launched.
+    assert end_bookings(calendar.store(), history, {}, HALF_AN_HOUR) == ()  # The run has not started yet.
     launching.begun()
     note(history, "run-c", "running", booking)
     assert end_bookings(calendar.store(), history, {}, HALF_AN_HOUR) == ()
@@ -96,5 +96,5 @@ def test_a_second_run_on_a_booking_keeps_it_until_both_have_ended(calendar: Cale
 def test_a_booking_is_in_use_from_its_launch_on(calendar: Calendar) -> None:
     booking = booked(calendar, None)
     launch(calendar, "run-c")
-    # The booking becomes active before an agent can observe a process.
+    # The booking is marked as used before an agent can observe a process.
     assert calendar.store().booking(booking.id).state is State.ACTIVE

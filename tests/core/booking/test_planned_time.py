@@ -1,4 +1,4 @@
-"""Tests of a topology's planned time: parsing, formatting, storage, and the bookings at that time."""
+"""Tests of a topology's planned time: how it is parsed, formatted and stored, and which bookings overlap it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_who_has_what_is_the_first_live_booking_that_touches_the_time() -> None:
         booking("lee", "GPU-0", 2, 4),
         booking("sam", "GPU-0", 5, 6),
         booking("kim", "GPU-1", -1, 1),
-        # A booking that begins at the end of the planned time does not overlap the planned time.
+        # A booking that begins when the planned time ends does not overlap it.
         booking("lee", "GPU-2", 8, 9),
         booking("lee", "GPU-3", 0, 4, State.RELEASED),
     ]

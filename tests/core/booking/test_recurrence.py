@@ -1,4 +1,4 @@
-"""Tests of series across clock changes: local times stay the same, UTC times move, and hours are counted in UTC."""
+"""Tests of series across clock changes: local times stay the same, UTC times change, and hours are counted in UTC."""
 
 from __future__ import annotations
 

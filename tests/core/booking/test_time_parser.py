@@ -28,7 +28,7 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
     [
         ("fri 17:00", "Fri 2026-11-27 17:00"),
         ("FRIDAY 5 PM", "Fri 2026-11-27 17:00"),
-        ("mon 11:00", "Mon 2026-11-23 11:00"),  # 11:00 has not passed yet today, so `mon` is today.
+        ("mon 11:00", "Mon 2026-11-23 11:00"),  # 11:00 is still ahead, so `mon` is today.
         ("mon 9:00", "Mon 2026-11-30 09:00"),
         ("next monday", "Mon 2026-11-30 00:00"),
         ("next fri 9", "Fri 2026-11-27 09:00"),
@@ -36,10 +36,10 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         ("day after tomorrow 9", "Wed 2026-11-25 09:00"),
         ("25.11. 14:00", "Wed 2026-11-25 14:00"),
         ("25.11.2027 14:00", "Thu 2027-11-25 14:00"),
-        # A recent date is read as a date of the current year, although a booking cannot begin in the past.
+        # A recent date is taken as a past date of this year, although a booking cannot begin in the past.
         ("1.11.", "Sun 2026-11-01 00:00"),
         ("1.2.", "Mon 2027-02-01 00:00"),
-        # A date counts as recent if it is less than 90 days ago, whether the month is a number or a word.
+        # A date is recent if it is less than 90 days ago, whether the month is a number or a word.
         ("25.8.", "Wed 2027-08-25 00:00"),
         ("Aug 25", "Wed 2027-08-25 00:00"),
         ("26.8.", "Wed 2026-08-26 00:00"),
@@ -49,7 +49,7 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         ("Jan 2, 2028 9:00", "Sun 2028-01-02 09:00"),
         ("jan 2 9:00", "Sat 2027-01-02 09:00"),
         ("fri 27 nov 2026 9:00", "Fri 2026-11-27 09:00"),
-        ("Fri 2026-11-27 17:00", "Fri 2026-11-27 17:00"),  # This is the format in which commands print times.
+        ("Fri 2026-11-27 17:00", "Fri 2026-11-27 17:00"),  # Commands print times in this format.
         ("24:00", "Tue 2026-11-24 00:00"),
         ("fri 24:00", "Sat 2026-11-28 00:00"),
         ("2026-11-25 24:00", "Thu 2026-11-26 00:00"),
@@ -91,7 +91,7 @@ DATES = ("%d.%m.%Y", "%-d.%-m.", "%b %-d", "%-d %B %Y", "%Y-%m-%d", "%G-W%V-%u",
 
 @pytest.mark.parametrize("month", range(1, 13))
 def test_each_day_is_read_as_that_date(month: int) -> None:
-    """Without our own rules, the library dateparser would read `1.11.` as 01:11."""
+    """Without Torchyard's own rules, the library dateparser would read `1.11.` as 01:11."""
     for day in (1, 2, 9, 10, 12, 13, 28):
         wanted = datetime(2027, month, day, tzinfo=BERLIN)
         for pattern in DATES:
@@ -102,7 +102,7 @@ def test_each_day_is_read_as_that_date(month: int) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "hours"),
     [
-        # The second `tomorrow` is also relative to today, and not to the first one.
+        # The second `tomorrow` is relative to today, not to the first one.
         ("tomorrow 9", "tomorrow 17", 8),
         ("fri 17:00", "fri 22:00", 5),
         ("tomorrow 22:00", "06:00", 8),
@@ -161,7 +161,7 @@ def test_the_two_equal_times_of_an_autumn_night_show_their_offsets() -> None:
     assert full_span(NOW, NOW + timedelta(hours=8), ZONE).startswith(
         "from Mon 2026-11-23 10:15 to Mon 2026-11-23 18:15 ("
     )
-    # Times that commands propose can be parsed again.
+    # The parser must accept all times that commands propose.
     for one in (start, end):
         assert moment(command_time(one, ZONE), ZONE, NOW) == one
 

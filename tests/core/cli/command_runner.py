@@ -1,4 +1,4 @@
-"""Runs commands and checks the requirements on every command: no traceback, and valid JSON with `--json`."""
+"""Runs commands, and checks that every command prints no traceback, and valid JSON with `--json`."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def answer(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str |
 
 
 def daemons_on(host: LabHost) -> list[int]:
-    """Returns the process IDs of Torchyard's daemons on a host: children of its first process, except for logins.
+    """Returns the PIDs of Torchyard's daemons on a host: the children of the host's first process, except for logins.
 
-    For a moment after a login has ended, the result may also include the process that has forked the daemon.
+    Shortly after a login has ended, the process that forked the daemon may be included.
     """
     found: list[int] = []
     for _ in range(100):

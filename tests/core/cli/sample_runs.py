@@ -18,7 +18,7 @@ print(name, "no newline at the end", end="", flush=True)
 
 
 def sleeping(folder: Path, *, seconds: float = 600, hosts: Sequence[str] = HOSTS, lines: int = 3) -> Path:
-    """Writes a topology with one worker on each host, which prints `lines` lines, sleeps and prints a last line."""
+    """Writes a topology with one worker per host. Each worker prints `lines` lines, sleeps, and prints a last line."""
     folder.mkdir()
     (folder / "talk.py").write_text(TALKING)
     file = folder / "talk.yaml"

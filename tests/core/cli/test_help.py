@@ -1,4 +1,4 @@
-"""Tests that each command's help has a description and an example."""
+"""Tests that the help of each command has a description and an example."""
 
 from __future__ import annotations
 

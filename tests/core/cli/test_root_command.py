@@ -1,4 +1,4 @@
-"""Tests of the command with unexpected exceptions and in unusual environments: it never prints a traceback."""
+"""Tests that the command never prints a traceback, even after unexpected exceptions and in unusual environments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_unexpected_error_is_a_sentence(
 def test_a_broken_pipe_to_another_program_is_no_reader_who_has_gone(
     make_desktop: MakeDesktop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library click silently ends a command at any broken pipe, so pipes other than stdout need a test."""
+    """The library click silently ends a command at any broken pipe, so the test uses a pipe other than stdout."""
 
     def break_down(chosen: CommandContext) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")

@@ -1,4 +1,4 @@
-"""Tests of prompts for credentials: one login at a time requests a credential, and again only after a rejection."""
+"""Tests of prompts for credentials: one login at a time asks, and it asks again only if the answer was rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUESTION = CredentialPrompt(CredentialKind.PASSPHRASE, "gpu-a", "the key ~/.ssh/
 
 
 class User:
-    """A user who gives the answers in order, and then cancels."""
+    """A user who gives the prepared answers in order, and cancels afterwards."""
 
     def __init__(self, *answers: str):
         self.answers = list(answers)

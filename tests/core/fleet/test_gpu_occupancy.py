@@ -1,4 +1,4 @@
-"""Tests of determining the use of a host's GPUs from a telemetry sample, for the planner."""
+"""Tests of determining which GPUs of a host are in use, from a telemetry sample; the planner needs this."""
 
 from __future__ import annotations
 

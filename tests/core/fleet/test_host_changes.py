@@ -1,4 +1,4 @@
-"""Tests of changes to a host's entry in the fleet file, which leave every other character unchanged."""
+"""Tests of changing a host's entry in the fleet file, which must leave every other character unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from torchyard_core.errors import UsageError
-from torchyard_core.fleet.inventory import Host, Transport, change_hosts, read_fleet
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host, change_hosts, read_fleet
 
 FILE = """\
 version: 1
@@ -34,7 +35,7 @@ def fleet(tmp_path: Path) -> Path:
 
 
 def changed(path: Path, host: str, /, **values: Any) -> str:
-    """Returns the text after some keys were changed; None removes a key."""
+    """Returns the text after the given keys have been changed. The value None removes a key."""
     before = read_fleet(path).usable().host(host)
     entry = {**before.model_dump(exclude_unset=True), **values}
     change_hosts(path, [(before, Host(**{key: value for key, value in entry.items() if value is not None}))])

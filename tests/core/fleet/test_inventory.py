@@ -1,4 +1,4 @@
-"""Tests of the fleet file: problems with line numbers, and edits that preserve comments."""
+"""Tests of the fleet file: problems are reported with line numbers, and edits preserve comments."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from torchyard_core.errors import FileProblem, TorchyardError, UsageError
+from torchyard_core.fleet.host_fields import Transport
 from torchyard_core.fleet.inventory import (
     THIS_COMPUTER,
     Host,
-    Transport,
     add_host,
     parse_ports,
     read_fleet,

@@ -1,4 +1,4 @@
-"""Shortened versions of documents from the guides of other systems."""
+"""Sample documents, shortened from the guides of other systems."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ program:
   secrets: [TOKEN]
   setup: ["export READY=1"]
 """
-"""A topology without a chief pool. Its command contains placeholders and a character that shells must escape."""
+"""A topology without a chief pool. Its command contains placeholders, and a character that shells must escape."""
 ACCELERATE = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: FSDP

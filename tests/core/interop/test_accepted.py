@@ -61,7 +61,7 @@ def test_kubernetes_own_schemas_know_each_key_that_is_written(text: str, version
     assert len(documents) == 1 + 2 * len(parts)
     for document in documents:
         kubernetes_validate.validate(document, version, strict=True)
-    # No schema is published for JobSet; these are the keys in version v1alpha2.
+    # JobSet has no published schema. These are the keys of version v1alpha2.
     assert jobset["spec"].keys() == {"network", "successPolicy", "failurePolicy", "replicatedJobs"}
     assert jobset["spec"]["network"].keys() == {"enableDNSHostnames", "subdomain"}
     assert {"operator": "All"}.items() <= jobset["spec"]["successPolicy"].items()

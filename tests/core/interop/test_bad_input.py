@@ -1,6 +1,6 @@
-"""Tests of errors in documents: each error names the line and the allowed values.
+"""Tests of errors in documents: each message names the line and the allowed values.
 
-A document in a wrong format is recognized.
+A document of another format is recognized as such.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tests of variants of documents: alternative spellings, surrounding blocks, and shell syntax around a command."""
+"""Tests of documents that deviate from the guides: alternative spellings, surrounding blocks, and shell syntax around a
+command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the guide has a section on each format, with an example that can be imported."""
+"""Tests that the guide has a section for each format, with an example that can be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of importing the configurations of other launchers of torch: Accelerate and DeepSpeed."""
+"""Tests of importing configurations of Accelerate and DeepSpeed, which are also launchers for torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of importing documents from the systems' own guides, and of exporting the resulting topologies."""
+"""Tests of importing documents from the guides of other systems, and of exporting the resulting topologies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchyard_core.interop.document_reader import Imported
 from torchyard_core.interop.document_writer import ExportOptions
 from torchyard_core.interop.format_registry import FORMATS, WRITTEN, read_foreign, write_foreign
 from torchyard_core.topology.file import check_topology, dump, topology_from_text
-from torchyard_core.topology.model import Topology
+from torchyard_core.topology.model import Role, Topology
 from torchyard_core.topology.strategies.presets import preset_topology
 
 DOCUMENTS = [
@@ -215,6 +215,14 @@ def test_diloco_is_exported_to_singa_with_a_remark() -> None:
     exported = write_foreign("singa", preset_topology("diloco"))
     assert "nworker_groups: 4\n  nserver_groups: 1\n" in exported.text
     assert any(remark.message.startswith("SINGA has no outer optimizer") for remark in exported.remarks)
+
+
+def test_reducers_of_diloco_are_exported_to_vertex_as_servers_with_a_remark() -> None:
+    diloco = preset_topology("diloco")
+    reducers = diloco.pools[0].model_copy(update={"name": "reducers", "role": Role.REDUCER, "gpus": 0})
+    exported = write_foreign("vertex", diloco.model_copy(update={"pools": (*diloco.pools, reducers)}))
+    assert "reductionserver" not in exported.text
+    assert any(remark.message.startswith("DiLoCo's reducers average groups") for remark in exported.remarks)
 
 
 def test_a_cluster_inside_a_larger_singa_job_is_found() -> None:

@@ -1,6 +1,6 @@
-"""Tests that documents for cluster managers start the processes of the topology.
+"""Tests that exported documents for cluster managers start the processes of the topology.
 
-The exported scripts run in the test; a few lines of shell simulate the commands of the cluster managers.
+The tests run the exported scripts; a few lines of shell take the place of the cluster managers' commands.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def whole() -> Topology:
 
 @dataclasses.dataclass
 class Started:
-    """The command line and environment of a started replica."""
+    """The command line and the environment with which a replica was started."""
 
     command: str
     tf: Any
@@ -66,7 +66,7 @@ class Started:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with commands that record how they were called."""
+    """Creates a folder with commands that record how they are called."""
     (tmp_path / "out").mkdir()
     for name in ("python", "torchrun"):
         _program(tmp_path / name, PRINT.format(out=tmp_path / "out"))
@@ -81,7 +81,7 @@ def _program(path: Path, text: str) -> None:
 
 
 def run(place: Path, command: list[str], **env: str) -> list[Started]:
-    """Runs a command; returns all started replicas, ordered by command line."""
+    """Runs a command; returns all started replicas in the order of their command lines."""
     path = f"{place}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(command, env={"PATH": path, **env}, cwd=place, check=True, timeout=20)
     found = []
@@ -101,7 +101,7 @@ def run(place: Path, command: list[str], **env: str) -> list[Started]:
 
 
 def expanded(text: str, **env: str) -> str:
-    """Expands variables as the kubelet does before it runs a command."""
+    """Expands variables as the kubelet does before it runs a container's command."""
 
     def one(match: re.Match[str]) -> str:
         return "$" if match[1] else env.get(match[2], match[0])
@@ -121,7 +121,7 @@ def test_a_slurm_script_starts_each_replica_with_its_own_task(place: Path) -> No
     assert chief.rest == "MODE=a b READY=1"
     cluster = {"chief": ["a:2222"], "worker": ["b:2223", "c:2223"], "ps": ["d:2224", "e:2224"]}
     tasks = {(one.tf["task"]["type"], one.tf["task"]["index"]) for one in started}
-    # The run ends with the chief, so servers and the evaluator may be stopped before they have started.
+    # The run ends with the chief, so servers and evaluators may be stopped before they have started.
     assert tasks <= {("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1), ("evaluator", 0)}
     assert all(one.tf["cluster"] == cluster for one in started)
     assert all(one.spec["cluster"]["workerpool2"] == ["d:2224", "e:2224"] for one in started)

@@ -1,4 +1,4 @@
-"""The assignments of replicas that a launch sends to hosts, for tests with short topologies."""
+"""Returns the assignments of replicas that a launch would send to hosts; used by tests with short topologies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRAINERS_ONLY = (
 )
 STORE = "10.0.0.1:4000"
 
-# The nth host has the address 10.0.0.n and reserves ports starting at n000.
+# Host n has the address 10.0.0.n and reserves ports from n000.
 HOSTS = [host("one", 8), host("two", 8), host("three")]
 
 

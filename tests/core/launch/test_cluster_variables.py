@@ -1,4 +1,4 @@
-"""Tests of CLUSTER_SPEC and TF_CONFIG, which hold the addresses of the cluster for other frameworks."""
+"""Tests of CLUSTER_SPEC and TF_CONFIG, which tell other frameworks the addresses of all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the command line of every rank, and of its placeholders."""
+"""Tests of the command lines of ranks, and of the placeholders in them."""
 
 from __future__ import annotations
 
@@ -98,3 +98,9 @@ def test_all_other_braces_stay() -> None:
 def test_a_value_that_looks_like_a_placeholder_is_not_filled_in_again() -> None:
     values = dict.fromkeys(NAMES, "X") | {"run_dir": "/runs/{rank}"}
     assert fill(["{run_dir}"], values) == ["/runs/{rank}"]
+
+
+def test_a_sweep_s_parameters_are_filled_in_and_others_stay() -> None:
+    values = dict.fromkeys(NAMES, "X") | {"params.lr": "0.1"}
+    assert fill(["--lr={params.lr}", "{params.x}", "{params.}"], values) == ["--lr=0.1", "{params.x}", "{params.}"]
+    assert fill(["{params.lr}"], {"params.lr": "{rank}"}) == ["{rank}"]

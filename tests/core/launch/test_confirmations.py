@@ -1,4 +1,4 @@
-"""Tests of requiring confirmation for large files and folders before they are read."""
+"""Tests that large files and folders require a confirmation before they are read."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_trainers_see_torchrun_s_contract_with_a_replica_with_gpus_for_a_node() 
 
 
 def nodes(run: dict[str, ReplicaAssignment]) -> list[tuple[str, ...]]:
-    """Returns (LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE) for each rank."""
+    """Returns LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE of each rank."""
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     ranks = [rank["env"] for share in run.values() if share["trainer"] for rank in share["ranks"]]
     return [tuple(env[name] for name in names) for env in ranks]
@@ -70,7 +70,7 @@ def test_replicas_without_gpus_on_one_host_are_one_node_of_torchrun_s() -> None:
     four = "{name: w, role: worker, replicas: 4}"
     run = launched(topology(four, pins="{worker-0: one, worker-1: two, worker-2: one, worker-3: one}"))
     assert nodes(run) == [("0", "3", "0", "2"), ("0", "1", "1", "2"), ("1", "3", "0", "2"), ("2", "3", "0", "2")]
-    # Processes are numbered from 0 within each replica, as in reports, logs and checkpoints.
+    # Here, processes are numbered within each replica, as in reports, logs and checkpoints.
     assert [rank["local_rank"] for share in run.values() for rank in share["ranks"]] == [0, 0, 0, 0]
     places = [read(env(share)) for share in run.values()]
     assert [(place.local_rank, place.local_world_size, place.name) for place in places] == [
@@ -79,7 +79,7 @@ def test_replicas_without_gpus_on_one_host_are_one_node_of_torchrun_s() -> None:
 
 
 def test_a_replica_with_gpus_is_a_node_of_its_own_beside_others_on_its_host() -> None:
-    """Each rank can see only its replica's GPUs, so `cuda:LOCAL_RANK` must be one of these GPUs."""
+    """Each rank can see only the GPUs of its replica, so `cuda:LOCAL_RANK` must be one of them."""
     pools = (
         "{name: g, role: worker, replicas: 2, gpus: 2, hosts: [one]}",
         "{name: c, role: worker, replicas: 2, hosts: [one]}",
@@ -224,7 +224,7 @@ def test_output_is_unbuffered_unless_the_user_says_otherwise() -> None:
 
 
 def test_no_variable_of_the_user_s_can_break_the_contract() -> None:
-    # The topology checks would refuse this file, but the variables must be correct even without these checks.
+    # A check would refuse this topology, but the variables must be correct even without checks.
     what = topology(WORKERS, program="{script: a, env: {RANK: 9, TORCHYARD_REPLICA: me, CUDA_VISIBLE_DEVICES: 3}}")
     found = env(launched(what)["worker-1"])
     assert (found["RANK"], found["TORCHYARD_REPLICA"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "worker-1", "")
@@ -262,9 +262,9 @@ def test_torchyard_s_own_variables() -> None:
 
 
 def test_the_roles_read_all_options_that_a_topology_has() -> None:
-    """The strategy settings in the topology exist in `torchyard_roles` with the same names and defaults."""
+    """All settings of the strategies exist in `torchyard_roles` with the same names and defaults as in topologies."""
     defaults = {name: field.default for name, field in Strategy.model_fields.items()}
-    defaults["mixing"] = 0.0  # If `mixing` is None, the desktop sends 0.
+    defaults["mixing"] = 0.0  # The desktop sends 0 if `mixing` is None.
     defaults |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
     assert {**asdict(Options()), "kind": StrategyKind.NONE} == defaults
     what = topology(WORKERS, SERVERS, strategy="{kind: downpour, push_every: 4, worker_groups: 2, on_nan: skip}")

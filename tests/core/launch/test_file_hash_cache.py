@@ -1,4 +1,4 @@
-"""Tests of cached hashes: unchanged files are not read again, but changed files always are."""
+"""Tests of cached hashes of files: an unchanged file is not read again, but a changed file always is."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for cached hashes; the hashes of recently written files are trusted, too."""
+    """Returns the folder for cached hashes. Hashes of recently written files are trusted, too."""
     monkeypatch.setattr("torchyard_core.launch.file_hash_cache.RACY_NS", -3600 * 10**9)
     return tmp_path / "caches"
 
 
 def read_anew(folder: Path, caches: Path) -> list[str]:
-    """Returns the files that a new snapshot would read."""
+    """Returns the files that are read for a new snapshot."""
     listing = list_folder(folder, (), Event(), caches)
     return sorted(path for path, status in listing.found if status is not None and path not in listing.known)
 
@@ -62,7 +62,7 @@ def test_a_file_written_a_moment_ago_is_not_trusted(folder: Path, tmp_path: Path
     taken(folder, caches)
 
     assert read_anew(folder, caches) == ["a.py", "b.py"]
-    # Although the files are read again, no new confirmation is needed.
+    # The files are read again, but need no new confirmation.
     assert list_folder(folder, (), Event(), caches).unseen == {}
     (folder / "a.py").write_text("changed")
     assert list(list_folder(folder, (), Event(), caches).unseen) == ["a.py"]

@@ -1,4 +1,4 @@
-"""Tests of the desktop's part of adding workers to a live run, with links that only record requests."""
+"""Tests of adding workers to a live run, as far as the desktop is concerned. Links only record requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def topology(text: str = TEXT) -> Topology:
 
 
 class RecordingLink:
-    """A link that answers each request with a given value or error, and records the method of the request."""
+    """A link that records the method of each request, and answers it with a given value or error."""
 
     ssh_address = archive = "1"
     is_open = True
@@ -66,7 +66,7 @@ class RecordingLink:
 
 
 class Scenario:
-    """The addition of a worker on gpu-c to a run of two workers on gpu-a and gpu-b."""
+    """Adds a worker on gpu-c to a run that has one worker on gpu-a and one on gpu-b."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, text: str = TEXT):
         self.calls: list[tuple[str, str, dict[str, Any]]] = []

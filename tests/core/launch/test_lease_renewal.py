@@ -1,4 +1,6 @@
-"""Tests of renewing a launch's lease: on every host, concurrently, and without effect on the launch if it fails."""
+"""Tests of renewing a launch's lease: all hosts are sent renewals concurrently, and a failure does not affect the
+launch.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from torchyard_core.launch.lease_renewal import LeaseRenewal
 
 
 class Link:
-    """A link to a host that records its requests; `block` blocks the sender."""
+    """A link to a host that records requests. A sender is blocked while `block` is set."""
 
     def __init__(self, host: str, block: threading.Event | None = None):
         self.host = host

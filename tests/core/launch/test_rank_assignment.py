@@ -1,4 +1,4 @@
-"""Tests of the hosts, gangs and ranks of replicas, and of the output of `torchyard plan --json`."""
+"""Tests of assigning hosts, gangs and ranks to replicas, and of the output of `torchyard plan --json`."""
 
 from __future__ import annotations
 

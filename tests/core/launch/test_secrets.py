@@ -1,4 +1,4 @@
-"""Tests of obtaining the values of secrets from the environment and the keyring."""
+"""Tests of reading the values of secrets from the environment or the keyring."""
 
 from __future__ import annotations
 

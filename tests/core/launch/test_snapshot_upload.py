@@ -1,4 +1,4 @@
-"""Tests of uploading a snapshot into an agent's store, without a network."""
+"""Tests of uploading a snapshot to an agent's store, without a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchyard_core.launch.snapshot_upload import upload_snapshot
 
 
 class StoreLink:
-    """A link to a snapshot store that is in a local folder."""
+    """A link to an agent whose snapshot store is a local folder."""
 
     host, archive, python, ssh_address, is_open = "gpu-a", "", "", "", True
 

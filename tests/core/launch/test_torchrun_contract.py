@@ -1,4 +1,4 @@
-"""Tests that ranks have the same environment as under torchrun, on two nodes with different numbers of GPUs."""
+"""Tests that ranks have the same environment as under torchrun, with two nodes whose numbers of GPUs differ."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ with open(place, "w") as file:
     json.dump(dict(os.environ), file)
 """
 OF_THE_LAUNCH = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE"}
-"""Variables that identify a launch, its folder and its store, which is served by torchrun's agent or by rank 0."""
+"""Variables that differ between launches: they identify the launch, its folder, and its store, which torchrun's agent
+or rank 0 serves.
+"""
 OF_TORCHRUN_ITSELF = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 """Variables of torchrun's own process, which the ranks inherit."""
 NODES = (2, 1)
-"""Number of ranks of each node."""
+"""The number of ranks on each node."""
 
 
 def torchrun_environments(folder: Path) -> list[dict[str, str]]:
-    """Returns the variables that torchrun adds to the environment of each rank."""
+    """Returns, for each rank, the variables that torchrun adds to its environment."""
     script, results = folder / "say.py", folder / "results"
     script.write_text(SAY)
     results.mkdir()

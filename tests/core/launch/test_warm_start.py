@@ -1,4 +1,4 @@
-"""Tests of selecting the programs whose interpreters may import torch early."""
+"""Tests of selecting the programs for which interpreters import torch early."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torchyard_core.topology.model import Launcher, Program
 def imports(
     folder: Path, source: str = "", modules: dict[str, str] | None = None, program: Program | None = None
 ) -> tuple[str, ...]:
-    """Returns the early imports of a script with the given source code, and of further modules given by path."""
+    """Returns the modules that are imported early for a script with the given source code. `modules` contains the
+    source code of further modules by path.
+    """
     for name, text in {"train": source, **(modules or {})}.items():
         path = folder / f"{name}.py"
         path.parent.mkdir(exist_ok=True, parents=True)
@@ -96,7 +98,9 @@ def test_modules_and_relative_pythonpaths_are_followed(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_known_here_is_not_guessed(tmp_path: Path) -> None:
-    """`setup` may activate another interpreter, and a script with an absolute path exists only on the hosts."""
+    """`setup` may activate another interpreter, and a script with an absolute path exists only on the hosts. In both
+    cases, nothing is imported early.
+    """
     (tmp_path / "train.py").write_text("import torch")
     assert early_imports(Program(script="train.py", setup=("source env",)), tmp_path) == ()
     assert early_imports(Program(script="/opt/train.py"), tmp_path) == ()

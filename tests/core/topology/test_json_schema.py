@@ -57,6 +57,6 @@ def test_every_key_has_a_description() -> None:
     keys: list[tuple[str, Any]] = [pair for block in blocks for pair in block["properties"].items()]
     assert len(keys) > 50
     for name, key in keys:
-        # A key whose type has a name may be described by the type's description instead.
+        # The description of a key may be that of its named type.
         referred = schema["$defs"].get(key.get("$ref", "").removeprefix("#/$defs/"), {})
         assert "description" in key | referred, name

@@ -1,4 +1,6 @@
-"""Helpers for tests of logins: a home with an SSH configuration, hosts behind a bastion, and scripted answers."""
+"""Helpers for tests of logins: a home folder with an SSH configuration, hosts behind a bastion, and prepared answers to
+prompts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ ANSWERED_WITHIN_S = 20.0
 
 
 class Asked:
-    """Records each question and returns the next of the prepared answers, or None if no answer remains."""
+    """Records each question and returns the next prepared answer, or None if no answer is left."""
 
     def __init__(self, *answers: str | None):
         self.questions: list[CredentialPrompt] = []
@@ -34,13 +36,13 @@ class Asked:
 
 
 def write_config(home: Path, lab: Lab, text: str) -> None:
-    """Writes ~/.ssh/config: the given text, followed by settings for every host."""
+    """Writes the given text, followed by settings for every host, to ~/.ssh/config."""
     (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     (home / ".ssh" / "config").write_text(f"{text}\nHost *\n  User root\n  IdentityFile {lab.identity_file}\n")
 
 
 def hide_from(host: LabHost, *others: str) -> None:
-    """Drops all packets from `host` to these addresses, whose clients then reach it only through a bastion."""
+    """Drops packets between `host` and these addresses, whose clients then reach the host only through a bastion."""
     for address in others:
         host.exec(["ip", "route", "add", "blackhole", f"{address}/32"], check=True)
 
@@ -51,9 +53,9 @@ def desktop_address(lab: Lab) -> str:
 
 
 def says(connection: SshConnection, command: str) -> str:
-    """Returns the output of a command that is run on the host.
+    """Runs a command on the host and returns the command's output.
 
-    The command uses the connection's only channel and leaves the connection open.
+    The command uses the connection's only channel; the connection stays open.
     """
     channel = connection.execute(command)
     text = b""

@@ -1,4 +1,4 @@
-"""Tests with many hosts, slow hosts, dead hosts, and servers that limit concurrent logins."""
+"""Tests with many hosts, slow hosts, hosts that do not answer, and servers that limit concurrent logins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.lab_fixtures import LabFactory
 from tests.waiting import wait_until
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.fleet.fleet import Fleet
-from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.connection import SshChannel, SshConnection
 from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, LoginThrottle
@@ -27,7 +28,7 @@ from torchyard_core.fleet.ssh.openssh import open_ssh
 pytestmark = pytest.mark.lab
 
 ONE_AT_A_TIME = ("MaxStartups 1:100:1",)
-"""With this setting, sshd drops new connections while a login is in progress on another connection."""
+"""An sshd setting that drops new connections while a login is in progress on another connection."""
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def logins_blocked(host: LabHost) -> Iterator[None]:
 
 
 def drop_packets(addresses: list[str]) -> None:
-    """Silently drops packets from this machine to these addresses for the lifetime of the lab."""
+    """Silently drops packets from this machine to these addresses until the lab is removed."""
     route = subprocess.run(["ip", "route", "get", addresses[0]], capture_output=True, text=True, check=True).stdout
     device = route.partition(" dev ")[2].split()[0]
     lines = [f"neigh replace {address} lladdr 02:00:00:00:00:fa dev {device}\n" for address in addresses]
@@ -173,7 +174,7 @@ def test_a_slow_host_does_not_fail_and_dead_hosts_delay_no_others(lab: LabFactor
     assert (found["fast"], found["slow"]) == ("fast\n", "slow\n")
     assert all(isinstance(found[f"dead-{number}"], Unreachable) for number in range(40))
     assert came["slow"] >= 10
-    # A host that had to wait for a dead host could only answer after that dead host had failed.
+    # If a host had to wait for a dead host, it could answer only after that dead host had failed.
     assert came["fast"] < min(came[f"dead-{number}"] for number in range(40))
 
 
@@ -230,7 +231,7 @@ def test_a_pulled_cable_ends_blocked_senders(lab: LabFactory, home: Path) -> Non
         for sender in senders:
             sender.start()
         wait_until(lambda: far.bytes_received > 4_000_000)
-        bastion.cut_cable()  # The senders block, because together they send more than the TCP buffers can hold.
+        bastion.cut_cable()  # Together, the senders send more than the TCP buffers can hold, so they block.
 
         assert all(over.wait(60) for over in ended)
         for sender in senders:

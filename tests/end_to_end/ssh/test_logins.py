@@ -27,7 +27,7 @@ WHERE = """
 
 
 def one_per_host(tmp_path: Path, lab: Lab) -> Path:
-    """Writes a topology with one replica on each host, which prints the name of its host."""
+    """Writes a topology with one replica on each host; the replica prints the name of its host."""
     pools = "".join(
         f"  - {{name: on-{host.name}, role: worker, replicas: 1, hosts: [{host.name}]}}\n" for host in lab.hosts
     )

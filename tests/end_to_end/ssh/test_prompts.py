@@ -1,4 +1,6 @@
-"""Tests of login prompts for passphrases, passwords and codes: an accepted answer is not requested again or stored."""
+"""Tests of login prompts for passphrases, passwords and codes: after a login, an answer is neither requested again nor
+stored.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,10 @@ PASSWORD = "s3cret-of-lee"
 
 @pytest.fixture(scope="module")
 def hosts(module_lab: LabFactory) -> Lab:
-    """Hosts that require different kinds of login.
+    """Yields hosts that require different kinds of login.
 
-    `plain` requires a key, `pam` a keyboard-interactive login, `password` a password, and `both` a key followed by a
-    keyboard-interactive login.
+    The host `plain` requires a key, `pam` a keyboard-interactive login, `password` a password, and `both` a key
+    followed by a keyboard-interactive login.
     """
     interactive = ("UsePAM yes", "KbdInteractiveAuthentication yes", "PubkeyAuthentication no")
     return module_lab(
@@ -72,7 +74,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def encrypted_key(hosts: Lab, home: Path) -> Path:
-    """A key with a passphrase, which the host `plain` accepts and `~/.ssh/config` specifies."""
+    """Returns a key with a passphrase. The host `plain` accepts the key, and `~/.ssh/config` specifies it."""
     write_config(home, hosts, "")
     path = home / ".ssh" / "locked"
     public = make_key(path, "locked", PASSPHRASE)
@@ -141,7 +143,7 @@ def test_a_wrong_passphrase_is_asked_again_and_giving_up_ends_it_for_all(
 
     assert len(asked.questions) == 2
     assert all("was cancelled: no valid passphrase was given for the key ~/.ssh/locked" in said for said in sentences)
-    # A later attempt asks for the passphrase again.
+    # A later attempt must ask for the passphrase again.
     with pytest.raises(LoginRefused):
         dial.connect(Host(name="plain"))
     assert len(asked.questions) == 3
@@ -177,7 +179,7 @@ def test_an_unencrypted_key_avoids_the_question(hosts: Lab, home: Path, encrypte
 
 @pytest.fixture
 def agent(home: Path) -> Iterator[Path]:
-    """The socket of a running ssh-agent."""
+    """Yields the path of the socket of a running ssh-agent."""
     socket = home / "agent"
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -189,7 +191,7 @@ def agent(home: Path) -> Iterator[Path]:
 
 
 def add_key(agent: Path, key: Path, home: Path) -> None:
-    """Adds a key to an ssh-agent, with a program that prints the passphrase."""
+    """Adds a key to an ssh-agent; a helper program prints the passphrase."""
     answer = home / "answer"
     answer.write_text(f"#!/bin/sh\nprintf '%s' '{PASSPHRASE}'\n")
     answer.chmod(0o700)
@@ -218,7 +220,7 @@ def test_the_agent_of_the_configuration_and_a_public_key_file_name_the_key(
     hosts: Lab, home: Path, encrypted_key: Path, agent: Path
 ) -> None:
     add_key(agent, encrypted_key, home)
-    for number in range(7):  # The agent has more keys than MaxAuthTries allows.
+    for number in range(7):  # The agent has more keys than MaxAuthTries allows login attempts.
         other = home / f"other-{number}"
         make_key(other, "other")
         add_key(agent, other, home)
@@ -285,7 +287,7 @@ def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
 
     class Slow(Asked):
         def ask(self, question: CredentialPrompt) -> str | None:
-            # Restarting sshd ends only this login attempt, as LoginGraceTime would. The next attempt is not affected.
+            # Restarting sshd ends only this login attempt, as LoginGraceTime would, and does not affect the next one.
             hosts["impatient"].stop_sshd(sessions=True)
             hosts["impatient"].start_sshd()
             return super().ask(question)
@@ -329,8 +331,8 @@ def test_ctrl_c_at_the_question_leaves_the_terminal_as_it_was(
     place = hosts["pam"].address
     desktop.fleet_file.write_text(f"version: 1\nhosts:\n  - {{name: pam, address: {place}, user: lee}}\n")
 
-    # The test starts the command from a shell, as a user would. Otherwise, the kernel would reset the terminal when the
-    # command ends, because the command would be the first process of its session.
+    # The test starts the command from a shell, as a user would. Without a shell, the command would be the first process
+    # of its session, and the kernel would reset the terminal when the command ends.
     line = f"trap : INT; {shlex.join(desktop.command('hosts', 'check'))}; echo exit code $?; stty -a"
     monkeypatch.setattr(desktop, "command", lambda: ["sh", "-c", line])
 

@@ -26,7 +26,7 @@ MakeDesktop = Callable[..., Desktop]
 
 @pytest.fixture(scope="module")
 def chain(module_lab: LabFactory) -> Lab:
-    """A chain of hosts: gpu-c is reachable only from gpu-b, and gpu-b only from gpu-a."""
+    """Sets up a chain of hosts: gpu-c is reachable only from gpu-b, and gpu-b only from gpu-a."""
     made = module_lab(3)
     outer, inner, far = made.hosts
     hide_from(inner, desktop_address(made))
@@ -49,7 +49,9 @@ def dialer(home: Path, chain: Lab) -> SshDialer:
 
 
 def deep(lab: Lab) -> str:
-    """Returns an SSH configuration in which gpu-c is reached through inner, and inner through outer."""
+    """Returns an SSH configuration in which gpu-c is reached through the host `inner`, and `inner` through the host
+    `outer`.
+    """
     outer, inner, far = lab.hosts
     return (
         f"Host outer\n  HostName {outer.address}\n"

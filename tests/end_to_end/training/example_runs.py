@@ -1,4 +1,4 @@
-"""Launches the topologies in `examples/` on given hosts."""
+"""Launches the topologies of `examples/` on given hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.lab import Desktop
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.yaml"))
 TENSORFLOW = REPOSITORY / ".venv-tensorflow"
 SHORTER = {"--epochs": "3", "--windows": "960"}
-"""Options that shorten the training if a script accepts them, because these tests are about the command."""
+"""Options that shorten the training, for scripts that accept them. These tests are about the command and not about the
+training.
+"""
 WITHIN_S = 170.0
 LEAST_ACCURACY = 0.5
 """Minimum test accuracy for ten classes after a few epochs; guessing gives 0.1."""
@@ -41,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True)
 class View:
-    """The output format of the command, and whether the command runs on a terminal."""
+    """How a command shows a run: in which output format, and whether on a terminal."""
 
     on_terminal: bool
     as_json: bool

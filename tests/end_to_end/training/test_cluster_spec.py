@@ -17,9 +17,10 @@ pytestmark = pytest.mark.train
 
 EXAMPLE = REPOSITORY / "examples" / "cluster_spec" / "three-hosts.yaml"
 SEEN = ("CLUSTER_SPEC", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH")
-"""The only environment variables that the script has.
+"""The only environment variables that the script gets.
 
-They include gloo's interface, because gloo would otherwise resolve the host's name, which does not work on lab hosts.
+They include the network interface for gloo, because gloo would otherwise resolve the host's name, which does not work
+on lab hosts.
 """
 
 WATCHED = """
@@ -52,13 +53,13 @@ def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab
         assert f"rank {rank} of 2, " in logs[name]
         losses = [float(loss) for loss in re.findall(r"^epoch \d+ loss ([0-9.]+)$", logs[name], re.MULTILINE)]
         assert losses[-1] < losses[0] / 4
-    # Each worker trains on its own part of every batch, and all end with the same model.
+    # Each worker trains on its own part of every batch, but all end with the same model.
     [accuracy] = {float(re.findall(r"^test accuracy ([0-9.]+)$", log, re.MULTILINE)[-1]) for log in logs.values()}
     assert accuracy > 0.93
 
 
 def test_gloos_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: ForkServer) -> None:
-    """A remaining thread of gloo can block the exit of a rank whose model still exists."""
+    """If a thread of gloo is left, it can block the exit of a rank whose model still exists."""
     trainers = {"workerpool0": [f"127.0.0.1:{free_port()}"], "workerpool1": ["127.0.0.1:1"]}
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = []

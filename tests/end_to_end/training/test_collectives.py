@@ -1,4 +1,4 @@
-"""Tests of collective calls by all trainers: early stopping, also while a worker group fails."""
+"""Tests of collective calls by all trainers, including early stopping while a worker group fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ with ty.join() as cluster:
 
 
 def followed_until_its_report_is_seen(desktop: Desktop, lab: Lab, file: Path) -> Outcome:
-    """Follows a run to its end; after the first report, creates the file that the script waits for."""
+    """Follows a run to its end. After the first report, creates the file that the script waits for."""
     process = desktop.start("run", file, "--json")
     assert process.stderr is not None
     events, run_id = [], "*"
@@ -88,13 +88,13 @@ def test_all_stop_early_together_and_a_group_that_died_takes_part_again(
     told = {name: re.findall(r"epoch (\d+) validation (\S+) of (\d+)", log) for name, log in logs.items()}
     assert told["worker-0"] == told["worker-1"]
     assert [int(epoch) for epoch, _, _ in told["worker-0"]] == list(range(5))
-    # The evaluation counts each of the 60 samples once.
+    # Each of the 60 samples is counted once in the evaluation.
     assert {samples for _, _, samples in told["worker-0"]} == {"60"}
     if dies:
         assert int(told["worker-2"][0][0]) == 0
     else:
         assert told["worker-2"] == told["worker-0"]
-    # Custom metrics are in the events, in the event of the run's end, and in `runs show`.
+    # Custom metrics are in the report events, in the event of the run's end, and in the output of `runs show`.
     metrics = outcome.ended["metrics"]["worker-0"]
     assert metrics["samples"] == 60
     assert metrics["validation"] == float(told["worker-0"][-1][1])

@@ -1,6 +1,6 @@
-"""Tests of every example, launched from the command line on this computer and on three hosts.
+"""Tests that launch every example with the command, on this computer and on three hosts.
 
-The normal tests run the examples with text output. `make proof` runs all variants and writes docs/proof/examples.md.
+The normal tests print text and no JSON. `make proof` runs all variants and writes docs/proof/examples.md.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 TABLE = REPOSITORY / "docs" / "proof" / "examples.md"
 PLACES = ("this computer", "three hosts")
 IMPOSSIBLE = {(example, "three hosts") for example in EXAMPLES if example.stem == "sharded"}
-"""Examples that cannot run: a sharded model is saved into a folder that its hosts share, and lab hosts share none."""
+"""Examples that cannot run in a place: they save a sharded model into a folder that all hosts must share, and lab hosts
+share no folder.
+"""
 SHOWN_HERE = ("digits/this-computer", "digits/sandblaster", "digits/sharded")
-"""The examples that the normal tests run on this computer, and not on three hosts."""
+"""The examples that the normal tests run on this computer. They run the other examples on three hosts."""
 TEXT = {"this computer": View(on_terminal=True, as_json=False), "three hosts": View(on_terminal=False, as_json=False)}
-"""The view of the normal tests in each place."""
+"""How the normal tests show a run, by place."""
 VIEWS = [View(on_terminal, as_json) for as_json, on_terminal in itertools.product((False, True), (True, False))]
 Table = dict[tuple[Path, str, View], str]
 """How each run ended, by example, place and view."""
@@ -52,7 +54,7 @@ KINDS = {kind.value for kind in StrategyKind}
 def places(
     module_lab: LabFactory, torch_for_hosts: ForkServer, _commands: Commands, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Place]]:
-    """This computer and three hosts, each with a desktop, for all tests in the module."""
+    """Yields this computer and three hosts, each place with its own desktop, for all tests in the module."""
     lab = module_lab(3)
     (python,) = {host.fork_scripts_from(torch_for_hosts) for host in lab.hosts}
     away = Desktop(tmp_path_factory.mktemp("away"), lab, commands=_commands, knows_bandwidths=True, python=python)
@@ -94,7 +96,7 @@ def kind_of(example: Path) -> str:
     [
         (example, place)
         for example, place in itertools.product(EXAMPLES, PLACES)
-        # `test_tensorflow` runs the TensorFlow examples, and `test_text_example` the text example.
+        # The TensorFlow examples are run by `test_tensorflow`, and the text example by `test_text_example`.
         if not uses_tensorflow(example) and example.parent.name != "text"
         if (place == "this computer") == (name_of(example) in SHOWN_HERE)
     ],
@@ -102,7 +104,7 @@ def kind_of(example: Path) -> str:
 )
 def test_every_example_runs_as_text(places: dict[str, Place], example: Path, place: str) -> None:
     needs_tensorflow(example)
-    # Servers first report after a second, even without a step; these runs are long enough for such reports.
+    # Servers send their first report after a second, so runs that show servers are not shortened.
     shows_servers = kind_of(example) in ("sandblaster", "downpour") and place == "this computer"
     shown = launch(example, places[place], TEXT[place], is_short=not shows_servers)
     run = assert_shown(shown, example, places[place])
@@ -113,7 +115,7 @@ def test_every_example_runs_as_text(places: dict[str, Place], example: Path, pla
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Table]:
-    """Collects how the runs end, and writes the results to a file after a full run."""
+    """Yields a table that collects how the runs end. If all variants have run, writes the table to a file."""
     found: Table = {}
     yield found
     if len(found) == len(EXAMPLES) * len(PLACES) * len(VIEWS):

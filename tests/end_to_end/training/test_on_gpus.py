@@ -1,4 +1,6 @@
-"""Tests of runs on a real NVIDIA GPU: detection, planning, assignment by UUID, monitoring, and five strategies."""
+"""Tests of runs on a real NVIDIA GPU: how it is detected, planned, assigned by UUID and monitored, and training under
+five strategies.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,7 @@ TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 def test_the_example_learns_on_gpus_under_five_strategies(
     desktop: Desktop, lab3: Lab, tmp_path: Path, strategy: str, more: list[str]
 ) -> None:
-    """Three hosts share this machine's first GPU through a setup line, because no plan would assign a GPU twice."""
+    """Three hosts use this machine's first GPU through a setup line, because a plan never assigns a GPU twice."""
     is_synchronous = strategy.split()[1].strip(",") not in ("downpour", "hogwild")
     pools = [TRAINERS, *more, "{name: scorer, role: evaluator, replicas: 1}"]
     arguments = SYNCHRONOUS_OPTIONS if is_synchronous else HOGWILD_OPTIONS

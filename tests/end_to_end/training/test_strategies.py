@@ -30,11 +30,11 @@ DOWNPOUR_OPTIONS = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
 HOGWILD_OPTIONS = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
 """Options for asynchronous groups.
 
-The steps of all groups add up, so each step must be smaller. On a busy machine, groups of Hogwild take dozens of steps
-between two exchanges, all in the same direction.
+The steps of all groups add up, so each step must be smaller. On a busy machine, the groups of Hogwild make dozens of
+steps in the same direction between two exchanges.
 """
 SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
-"""Maximum difference from the accuracy of one process."""
+"""Maximum differences in accuracy from training in one process."""
 
 CHIEF = "{name: chief, role: chief, replicas: 1, hosts: [gpu-a]}"
 TWO_WORKERS = "{name: workers, role: worker, replicas: 2, hosts: [gpu-b, gpu-c], placement: spread}"
@@ -62,7 +62,7 @@ def accuracies(text: str) -> list[float]:
 
 
 def last_scored(log: str) -> int:
-    """Returns the step of the last checkpoint that an evaluator evaluated."""
+    """Returns the step of the last checkpoint that the evaluator has evaluated."""
     return int(re.findall(r"step (\d+) test accuracy", log)[-1])
 
 
@@ -154,8 +154,8 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert printed[0] >= accuracy_of_one - within, logs[trainers[0]]
     else:
         assert last_scored(logs["evaluator-0"]) == outcome.ended["metrics"][trainers[0]]["step"], logs["evaluator-0"]
-    # All replicas have exited with code 0 by themselves: servers and reducers after the trainers' end, and the
-    # evaluator after the last checkpoint.
+    # All replicas have exited by themselves with code 0: servers and reducers after the trainers, and the evaluator
+    # after it has evaluated the last checkpoint.
     ends = {replica["name"]: (replica["state"], replica["exit_code"]) for replica in outcome.ended["replicas"]}
     assert {name: code for name, (_, code) in ends.items()} == dict.fromkeys(ends, 0), logs
     assert all(ends[name][0] == "succeeded" for name in (trainers if ends_with == "trainers" else ends))
@@ -165,7 +165,7 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert scored[-1] >= accuracy_of_one - within, logs["evaluator-0"]
     if strategy == "kind: reduction_server":
         assert ("all sum a share" in logs["chief-0"]) == (request.node.callspec.id == "mixed"), logs["chief-0"]
-    # Reports from servers and reducers arrive like reports from trainers.
+    # Servers and reducers report, too.
     for name, told in outcome.ended["metrics"].items():
         if name.startswith("ps"):
             assert told["version"] > 0, told

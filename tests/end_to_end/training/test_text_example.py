@@ -1,4 +1,6 @@
-"""Tests of the text example: one script under each strategy, compared with a single process or with the definition."""
+"""Tests of the text example: one script is run under each strategy, and its result is compared with that of a single
+process or with the strategy's definition.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,10 @@ SYNCHRONOUS = ("all-reduce", "reduction-server", "sandblaster")
 SAMPLE = ("single-process", "all-reduce", "diloco")
 """The topologies that the normal tests run."""
 STEPS, BATCH, INNER_STEPS, WARMUP_STEPS = 14, 4, 5, 4
-"""A short run: steps of each of two workers, windows per step, and the inner and warm-up steps of DiLoCo."""
+"""A short run: the steps of each of two workers, the text windows per step, and the inner and warm-up steps of DiLoCo.
+"""
 UNTRAINED_LOSS = 4.6
-"""The loss before training: each of 103 characters is equally probable."""
+"""The loss before training, when each of 103 characters has the same probability."""
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +49,15 @@ def place(
 
 @pytest.fixture(scope="module")
 def loss_of(place: Place) -> Callable[[str], float]:
-    """A function that returns the validation loss of a topology's chief. Each topology runs once, when it is needed."""
+    """Returns a function that returns the validation loss of a topology's chief. Each topology runs at most once."""
     return cache(partial(validation_loss, place))
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Computes in one thread: threads that wait for each other on busy cores are much slower."""
+    """Makes torch compute in one thread. On a busy machine, several threads would wait for each other and be much
+    slower.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -76,7 +81,7 @@ def validation_loss(place: Place, name: str) -> float:
 
 
 def the_script() -> ModuleType:
-    """Imports the example's script, of which only the model and the data are used here."""
+    """Imports the example's script, of which only the model and the data are used."""
     spec = importlib.util.spec_from_file_location("text_example", TEXT / "train.py")
     assert spec is not None
     assert spec.loader is not None
@@ -117,13 +122,13 @@ def test_there_is_a_topology_for_every_way_to_train() -> None:
 
 
 def with_sample(names: Iterable[str]) -> list[ParameterSet]:
-    """Returns the parameters of a test. Names that are not in SAMPLE are tested only by `make proof`."""
+    """Returns the parameters of a test. Only `make proof` tests the names that are not in SAMPLE."""
     return [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.proof) for name in names]
 
 
 @pytest.mark.parametrize("name", with_sample(TOPOLOGIES))
 def test_the_model_learns(loss_of: Callable[[str], float], name: str) -> None:
-    """The results of asynchronous strategies depend on timing, so the other tests of this module omit them."""
+    """The results of asynchronous strategies depend on timing, so this is the only test of them in this module."""
     assert loss_of(name) < 0.9 * UNTRAINED_LOSS
 
 
@@ -146,7 +151,7 @@ def test_diloco_equals_its_definition(loss_of: Callable[[str], float]) -> None:
 
 @pytest.mark.proof
 def test_diloco_learns_as_well_as_data_parallel_training(place: Place, tmp_path: Path) -> None:
-    """A short form of `python -m benchmarks learning`, which trains for 1,000 steps and allows 1 % of difference."""
+    """A short form of `python -m benchmarks learning`, which trains for 1,000 steps and allows a difference of 1 %."""
     sample = {"kind": "diloco", "inner_steps": 5, "warmup_steps": 20}
     windows = 40 * learning.GROUPS * 16
     data_parallel = learning.train(place.desktop, tmp_path, learning.ARMS["DDP"], 0, windows)

@@ -1,4 +1,4 @@
-"""Tests that compare the ranks' environment with that under torchrun, on hosts with different numbers of GPUs."""
+"""Tests that the environment of ranks is the same as under torchrun, on hosts with different numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ DIFFERENT_BY_DESIGN = {
 
 
 def with_gpus(lab: Lab) -> None:
-    """Gives each host its number of fake GPUs in `GPUS`."""
+    """Gives each host its number of fake GPUs, as listed in `GPUS`."""
     for host in lab.hosts:
         names = [f"GPU-{host.name}-{index}" for index in range(GPUS[host.name])]
         give_gpus(host, [FakeGpu(uuid=name, name="Fake A100") for name in names])
 
 
 def torchrun_environments(lab: Lab, script: Path, processes: Mapping[str, int]) -> dict[int, dict[str, str]]:
-    """Returns each rank's environment under torchrun with these numbers of processes per host, by RANK."""
+    """Runs torchrun with these numbers of processes per host; returns the environment of each rank, by RANK."""
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     started = []
     for node_rank, host in enumerate(lab.hosts):
@@ -111,7 +111,7 @@ def test_replicas_without_gpus_are_what_one_torchrun_on_their_host_starts(
 def assert_as_under_torchrun(
     desktop: Desktop, outcome: Outcome, hosts: Lab, script: Path, processes: Mapping[str, int]
 ) -> None:
-    """Asserts that each rank of a run of `script` has the environment that torchrun would give it."""
+    """Asserts that each rank of a run of `script` has the environment that torchrun would give to it."""
     assert outcome.ended["state"] == "succeeded", (outcome.ended, outcome.stderr)
     ours: dict[int, dict[str, str]] = {}
     for log in logs_of(desktop, outcome.run_id).values():

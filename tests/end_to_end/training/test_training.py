@@ -1,4 +1,4 @@
-"""Tests that a topology is launched on SSH hosts and trained there, and that the run is followed to its end."""
+"""Tests that a topology is launched on SSH hosts and trained there, and that the command follows the run to its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_digits_on_three_hosts_reach_the_accuracy_of_one_process(
     assert outcome.ended["state"] == "succeeded"
     assert {replica["host"] for replica in outcome.ended["replicas"]} == {"gpu-a", "gpu-b", "gpu-c"}
     assert all(replica["exit_code"] == 0 for replica in outcome.ended["replicas"])
-    # Threads that wait for each other would take minutes on a busy machine.
+    # With several threads, which wait for each other, the training would take minutes on a busy machine.
     alone = torch_for_hosts.start(DIGITS / "train_single.py", environment={**os.environ, "OMP_NUM_THREADS": "1"})
     output, _ = alone.communicate(timeout=120)
     alone.close()
@@ -49,7 +49,7 @@ def test_digits_on_three_hosts_reach_the_accuracy_of_one_process(
     assert accuracy(output) >= 0.96
     assert together == pytest.approx(accuracy(output), abs=0.01)
     assert not any("Traceback" in log for log in logs.values()), logs
-    # The events include the metrics that the script has reported, and the timings of the steps.
+    # The events contain the metrics that the script has reported, and how long the phases of the launch took.
     assert {event["replica"] for event in outcome.of("report")} == {"chief-0", "worker-0", "worker-1"}
     timings = outcome.ended["timings"]
     assert (
@@ -92,7 +92,8 @@ def test_real_torchrun_works_as_a_command(desktop: Desktop, tmp_path: Path) -> N
 def test_an_unmodified_ddp_script_sees_the_trainers_alone_and_rank_0_is_the_chief_although_its_address_sorts_last(
     lab: LabFactory, make_desktop: Callable[..., Desktop], torch_for_hosts: ForkServer, tmp_path: Path
 ) -> None:
-    # As text, 10.x.x.9 sorts after 10.x.x.10 and .11, so a c10d rendezvous would make the chief rank 2.
+    # In alphabetical order, 10.x.x.9 comes after 10.x.x.10 and 10.x.x.11. With a c10d rendezvous, the chief would
+    # therefore be rank 2.
     hosts = lab(
         hosts=[HostSpec("gpu-a", last_octet=9), HostSpec("gpu-b", last_octet=10), HostSpec("gpu-c", last_octet=11)]
     )

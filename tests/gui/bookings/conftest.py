@@ -1,4 +1,4 @@
-"""Fixtures of the Bookings page with an SQLite store and a clock that only moves on request."""
+"""Fixtures of the Bookings page with an SQLite store and a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 ZONE = "Europe/Berlin"
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
-"""A Wednesday, at 09:00 in Berlin."""
+"""A Wednesday at 09:00 in Berlin."""
 SLOTS = (
     *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
     *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),
@@ -38,7 +38,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @dataclass
 class Desk:
-    """The Bookings page with its store, and methods that simulate input."""
+    """The Bookings page with its store, and methods that simulate a user's input."""
 
     qtbot: QtBot
     folder: Path
@@ -56,14 +56,14 @@ class Desk:
         self.store.remember_slots(self.slots)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """Opens the calendar in the same way as the page."""
+        """Opens the calendar as the page does."""
         return open_store(url, person, clock=self.clock)
 
     def clock(self) -> datetime:
         return self.now
 
     def open(self) -> None:
-        """Shows the page with the contents of the store."""
+        """Opens the page, and waits until it shows the contents of the store."""
         home = Home(self.folder / "home")
         self.fleet = FleetModel(home, self.folder / "fleet.yaml")
         self.model = BookingsModel(home, self.fleet, opener=self._opener, clock=self.clock)
@@ -107,7 +107,7 @@ class Desk:
     def book_long_ago(
         self, gpus: str, starts_in_h: float, hours: float, title: str, owner: str | None = None
     ) -> Booking:
-        """Makes a booking that began in the past, by setting the clock back while it is made."""
+        """Makes a booking that begins in the past: the clock is set back while the booking is made."""
         now, self.now = self.now, self.now + timedelta(hours=starts_in_h)
         try:
             return self.book(gpus, 0, hours, title, owner)
@@ -115,12 +115,12 @@ class Desk:
             self.now = now
 
     def live(self) -> dict[str, Booking]:
-        """Returns the live bookings from 9 days ago to 60 days ahead, by title."""
+        """Returns the active and future bookings from 9 days ago to 60 days ahead, by title."""
         found = self.store.bookings(self.now - timedelta(days=9), self.now + timedelta(days=60))
         return {one.title: one for one in found if one.is_live}
 
     def observe(self, host: str, users: dict[int, str]) -> None:
-        """Makes a host of the fleet report the users of its GPUs, by index, as its telemetry does."""
+        """Makes a host's telemetry report these users of its GPUs, by the GPU's index."""
         if self.fleet.status(host) is None:
             self.fleet.add(Host(name=host))
             self.fleet._statuses[host] = self.fleet._statuses[host].checked(HostCheck(host, READY), datetime.now(UTC))
@@ -141,7 +141,7 @@ class Desk:
             if slot.host == host
         ]
         self.fleet._sampled(host, {"gpus": gpus, "replicas": {}})
-        self.fleet._sampled_at[host] = float("inf")  # The sample remains valid even if the test is slow.
+        self.fleet._sampled_at[host] = float("inf")  # With this time, the sample never becomes too old.
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=30_000)
@@ -150,13 +150,13 @@ class Desk:
         return any(block.booking.title == title for block in self.page.surface.picture.blocks)
 
     def hours(self, moment: datetime) -> float:
-        """Returns the number of hours from now to a moment."""
+        """Returns how many hours after now a moment is."""
         return (moment - self.now) / timedelta(hours=1)
 
     # Simulated input
 
     def place(self, gpu: str, hours: float) -> QPoint:
-        """Returns the position of a GPU's lane at the time `hours` from now."""
+        """Returns the position in the lane of a GPU at the time `hours` from now."""
         surface = self.page.surface
         row = surface.picture.lanes.lane_of[f"GPU-{gpu}"]
         x = surface.axis.x_of((self.now + timedelta(hours=hours)).timestamp())
@@ -175,7 +175,7 @@ class Desk:
         QTest.keyClick(self.page.surface, key, held)
 
     def accept(self, title: str = "") -> None:
-        """Confirms the booking dialog with Enter, after typing `title` if it is given."""
+        """Types `title`, if given, into the booking dialog, and confirms the dialog with Enter."""
         dialog = self.page.dialog
         assert isinstance(dialog, BookingDialog)
         if title:
@@ -186,7 +186,7 @@ class Desk:
 
 @pytest.fixture
 def desk(qtbot: QtBot, tmp_path: Path) -> Iterator[Desk]:
-    """A `Desk` whose page has not been opened yet, so that tests can first add bookings to its store."""
+    """Returns a `Desk` whose page is not open yet, so that a test can first add bookings to its store."""
     made = Desk(qtbot, tmp_path)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Tests of reminders before the end of the user's own booking, with *Extend* if no other booking follows."""
+"""Tests of reminders before the user's own booking ends, which offer *Extend* if no other booking follows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 
 class Reminded:
-    """The reminder that is shown above the calendar, and lists of its effects."""
+    """The reminder above the calendar, and lists that record its effects."""
 
     def __init__(self, desk: Desk):
         self.with_run: set[str] = set()
@@ -59,8 +59,8 @@ def test_of_ones_own_live_bookings_with_a_run_or_in_use_in_their_last_quarter_of
     seen = desk.store.bookings(desk.now - timedelta(days=1), desk.now + timedelta(days=1))
     found = reminders(seen, "kim", desk.now, {"GPU-a2", "GPU-b1"}, {with_run.id})
     assert [one.booking for one in found] == [with_run, used]
-    # Another booking begins 33 min after the end of the first one, so the first one can be extended by half an hour. No
-    # booking begins within an hour after the second one.
+    # Another booking begins 33 min after the first booking ends, so the first booking can be extended by half an hour.
+    # No booking begins within an hour after the second booking ends.
     assert [(one.follower and one.follower.title, one.longer) for one in found] == [
         ("follows soon", 30 * MINUTE),
         (None, 60 * MINUTE),
@@ -80,7 +80,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     )
     assert reminded.buttons() == ["Extend by 1 h", "Show booking"]
 
-    # As time passes, the text changes, but the buttons and the focus do not.
+    # The text changes every minute, but the buttons stay, and with them the focus.
     extend = reminded.bar.buttons[0]
     desk.now += 3 * MINUTE
     reminded.reminder.refresh()
@@ -94,7 +94,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     desk.wait_until(lambda: not reminded.bar.isVisible())
     assert reminded.said == ["“digits” is yours until 10:12."]
 
-    # The new end causes another reminder, which is shown until it is dismissed.
+    # There is another reminder before the new end. It is shown until the user dismisses it.
     desk.now = booking.end + 50 * MINUTE
     desk.model.reload()
     desk.wait_until(lambda: reminded.text)

@@ -1,4 +1,6 @@
-"""Tests that the window loads only changes of its calendar, and keeps a copy for when the database is unreachable."""
+"""Tests that the window loads only what has changed in its calendar, and keeps a copy in case the database is
+unreachable.
+"""
 
 from __future__ import annotations
 

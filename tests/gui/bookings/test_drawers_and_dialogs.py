@@ -1,4 +1,4 @@
-"""Tests of drawers and dialogs of the Bookings page: find a slot, waitlist, booking, files, usage, rules."""
+"""Tests of drawers and dialogs of the Bookings page: find a slot, waitlist, booking, files, usage and rules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_wish_that_cannot_be_read_or_ever_be_met_says_so(desk: Desk) -> None:
     find.count.setValue(5)
     find.search()
     desk.wait_until(lambda: "o host has 5 GPUs of that kind" in find.summary.text())
-    assert not find.wait.isEnabled()  # The dialog does not offer the waitlist, because no host has enough GPUs.
+    assert not find.wait.isEnabled()  # No host has that many GPUs, so waiting would be useless.
     find.count.setValue(4)
     find.search()
     desk.wait_until(lambda: len(find.cards) == 5)
@@ -221,7 +221,7 @@ def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> Non
     dialog.accept()
     desk.wait_until(lambda: "booked by lee" in dialog.problem.text())
     assert dialog.problem.text().startswith("gpu-a:0 is booked"), "a name stays as it is"
-    # The next error replaces the first one, and the field with the error gets the focus.
+    # The next error replaces the first one, and its field gets the focus.
     dialog.end.setText("soon")
     dialog.accept()
     assert dialog.problem.text() == ""
@@ -283,7 +283,7 @@ def test_a_calendar_file_goes_out_and_comes_in_with_a_preview(desk: Desk, tmp_pa
     assert isinstance(dialog, ImportDialog)
     desk.wait_until(lambda: dialog.previewed)
     assert [one.verdict for one in dialog.previewed] == ["new"]
-    assert "mine" not in desk.live()  # A preview writes nothing to the store.
+    assert "mine" not in desk.live()  # The preview must not change the store.
     dialog.accept()
     desk.wait_until(lambda: "mine" in desk.live())
     desk.wait_until(lambda: desk.page.dialog is None)

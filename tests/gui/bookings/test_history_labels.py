@@ -1,4 +1,4 @@
-"""Tests of the texts about the changes of a booking."""
+"""Tests of the texts that describe the changes of a booking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the Bookings page with an SQLite store: contents, idle bookings, and an unreachable calendar."""
+"""Tests of the Bookings page: what it shows, idle bookings, and an unreachable calendar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) ->
     desk.open()
     desk.wait_until(lambda: desk.shown("mine") and desk.shown("theirs"))
     assert desk.page.bar.title.text() == "6 – 12 January 2031"
-    # Three GPUs are booked, and another one is used although it is not booked.
+    # Three GPUs are booked. A fourth GPU is in use without a booking.
     assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"
     assert list(desk.page.surface.picture.usage.unbooked) == ["GPU-b3"]
     assert desk.page.legend.place.text() == "Only on this computer."
@@ -111,6 +111,17 @@ def test_the_agenda_opens_details_only_for_a_row_that_the_user_chooses(desk: Des
     QTest.keyClick(page.agenda, Key.Key_Escape)
     page.refresh()
     assert page.drawers.current is None
+
+
+def test_a_new_booking_is_selected_though_the_calendar_is_drawn_before_it_is_loaded(desk: Desk) -> None:
+    desk.open()
+    booking = desk.book("a0", 1, 2, "mine")
+    desk.page.commands.done.emit(booking.id)
+    if desk.page.model.booking(booking.id) is None:
+        desk.page.refresh()  # As once a second, for the use of GPUs.
+        assert desk.page.surface.selection == ""
+    desk.page.model.reload()
+    desk.wait_until(lambda: desk.shown("mine") and desk.page.surface.selection == booking.id)
 
 
 def test_an_undone_booking_leaves_no_trace_in_the_calendar(desk: Desk) -> None:
@@ -205,7 +216,7 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False
-    desk.calendar._away = None  # The clock of this test is stopped, so the calendar would never retry by itself.
+    desk.calendar._away = None  # This test's clock stands still, so the calendar would never retry by itself.
     desk.model.reload()
     desk.wait_until(lambda: desk.model.seen.is_live)
     assert desk.page.acts.book.isEnabled()

@@ -1,4 +1,4 @@
-"""Tests that changes to bookings and to the calendar's availability are announced."""
+"""Tests that screen readers are told about changes of bookings and about whether the calendar is available."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Politeness = QAccessible.AnnouncementPoliteness
 
 
 class Listener:
-    """Replaces the system's screen reader as the receiver of Qt's events."""
+    """Receives Qt's accessibility events in place of the system's screen reader."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, bool]] = []
@@ -63,7 +63,7 @@ def test_what_is_booked_moved_undone_and_refused_is_told(
 
     desk.drag(desk.place("a1", 2), desk.place("a3", 8))
     assert listener.has("booked by lee", urgent=True)
-    # A dialog above the page announces changes, too.
+    # Changes are announced even while a dialog is open above the page.
     desk.page.acts.book.trigger()
     dialog = desk.page.dialog
     assert isinstance(dialog, BookingDialog)
@@ -90,7 +90,7 @@ def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
         desk.wait_until(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]  # The value is not None in this test.
     assert [loud for text, loud in listener.heard if "The calendar is unreachable" in text] == [True]
     desk.is_away = False
-    desk.calendar._away = None  # The clock of this test is stopped, so the calendar would never retry by itself.
+    desk.calendar._away = None  # This test's clock stands still, so the calendar would never retry by itself.
     desk.model.reload()
     desk.wait_until(lambda: listener.has("The calendar is back."))
 

@@ -1,4 +1,4 @@
-"""Tests of the Bookings page of a member without admin rights, with PostgreSQL: booking, refusals, offline state."""
+"""Tests of the Bookings page of a member who is not an admin, with PostgreSQL: booking, refusals, and offline state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Key = Qt.Key
 
 
 class TeamDesk(Desk):
-    """A `Desk` of user `kim`, whose store is a team's database."""
+    """A `Desk` of user `kim`, whose store is the database of a team."""
 
     server: Cluster
 
@@ -34,13 +34,13 @@ class TeamDesk(Desk):
         self.store = self.reach(self.url, self.person)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """Opens the calendar with the test's clock. The database would otherwise compare times with its own clock."""
+        """Opens the calendar with the test's clock, because the database would otherwise use its own."""
         return open_at(url, person, self.clock)
 
 
 @pytest.fixture
 def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
-    """A `TeamDesk` whose page has not been opened yet."""
+    """Returns a `TeamDesk` whose page is not open yet."""
     server = cast("Cluster", request.getfixturevalue("postgres"))
     server.empty()
     TeamDesk.server = server
@@ -84,7 +84,6 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     assert not page.acts.edit.isEnabled()
     assert not page.acts.release.isEnabled()
 
-    # A member can read the rules.
     assert page.acts.rules.text() == "Show the rules"
     page.acts.rules.trigger()
     rules = page.dialog
@@ -111,7 +110,7 @@ def test_a_calendar_that_is_hidden_has_no_connection_and_one_that_is_shown_hears
     desk.wait_until(lambda: desk.model.seen.is_live and connections() == 1)
     desk.page.hide()
     desk.wait_until(lambda: connections() == 0)
-    desk.model._unwatched.setInterval(100)  # The interval is one minute in production.
+    desk.model._unwatched.setInterval(100)  # In production, the interval is one minute.
     desk.book("a1", 1, 5, "meanwhile", "lee")
     desk.wait_until(lambda: "meanwhile" in {one.title for one in desk.model.seen.bookings})
     desk.model._unwatched.setInterval(60_000)
@@ -144,17 +143,16 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
         QTest.mouseRelease(page.surface.viewport(), LEFT, pos=QPoint(1, 1))
     finally:
         desk.server.start()
-    # The window retries automatically.
 
     def is_back() -> bool:
-        # The clock of this test is stopped, so the calendar would never retry by itself. This is repeated, because an
-        # attempt that is already in progress may still fail.
+        # This test's clock stands still, so the calendar would never retry by itself. This is done repeatedly, because
+        # an attempt that is already in progress may still fail.
         desk.calendar._away = None
         return desk.model.seen.is_live
 
     desk.wait_until(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
-    # The window again receives changes that are made over other connections.
+    # The window shows changes that are made over other connections again.
     desk.book("b3", 1, 2, "after it")
     desk.wait_until(lambda: desk.shown("after it"))

@@ -1,4 +1,4 @@
-"""Tests of the dialog to join, create and leave a team's calendar, with a PostgreSQL server."""
+"""Tests of the dialog with which users join, create and leave a team's calendar, with a PostgreSQL server."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_the_dialogs_fields_are_read_in_their_zone_and_an_end_may_be_a_length() 
     draft = read(Fields("run", "gpu-a:0-1", "2031-03-30 01:00", "+4h", ZONE), SLOTS, NOW)
     assert isinstance(draft, Draft)
     assert draft.start == datetime(2031, 3, 30, 0, 0, tzinfo=UTC)
-    # The clock skips an hour in this night, but the length of a booking is elapsed time.
+    # The clock skips an hour in this night, but the length of a booking is the time that really passes.
     assert draft.end - draft.start == timedelta(hours=4)
     assert format_time(draft.end, ZONE) == "2031-03-30 06:00"
 
@@ -124,7 +124,7 @@ def test_rules_without_a_field_stay_when_the_form_is_saved() -> None:
 
 
 def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
-    """If the window's refusal differed from the store's, a drag could look valid and be refused when dropped."""
+    """If the window's answer differed from the store's, a drag could look valid, but be refused when it is dropped."""
     store = open_store(f"sqlite:///{tmp_path / 'b.sqlite3'}", "kim", clock=lambda: NOW)
     store.remember_slots(SLOTS)
     rules = Rules(longest_h=12, quota_gpu_hours=20, same_day_is_free=False)

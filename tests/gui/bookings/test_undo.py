@@ -17,7 +17,7 @@ HOUR = timedelta(hours=1)
 
 
 def shown(desk: Desk, title: str) -> tuple[tuple[str, ...], float, float] | None:
-    """Returns the GPUs, start and end of a live booking, in hours from now."""
+    """Returns the GPUs, the start and the end of an active booking; the times are in hours from now."""
     booking = desk.live().get(title)
     return None if booking is None else (booking.gpus, desk.hours(booking.start), desk.hours(booking.end))
 
@@ -38,7 +38,7 @@ def test_all_changes_are_undone_and_redone_by_keys(desk: Desk) -> None:
     desk.wait_until(lambda: len(page.commands.history.done) == 3)
     assert shown(desk, "mine") is None
 
-    # Keys that are pressed in quick succession are handled one after another.
+    # Keys that are pressed in quick succession are handled in order.
     undo, redo = (
         Qt.KeyboardModifier.ControlModifier,
         Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier,
@@ -56,7 +56,7 @@ def test_all_changes_are_undone_and_redone_by_keys(desk: Desk) -> None:
     desk.wait_until(lambda: shown(desk, "mine") == (("GPU-a2",), 4, 6) and len(page.commands.history.undone) == 2)
     assert page.toast.label.text() == "Undone: change “mine”"
     assert page.toast.button.text() == "Redo"
-    # A new change leaves nothing to redo.
+    # After a new change, no change can be redone.
     desk.wait_until(lambda: desk.shown("mine"))
     page.commands.extend(desk.live()["mine"], HOUR)
     desk.wait_until(lambda: not page.commands.history.undone)
@@ -132,6 +132,6 @@ def test_only_a_number_of_changes_is_kept(desk: Desk) -> None:
     stale = replace(booking, purpose="something else")
     with pytest.raises(Refused, match="was changed by kim"):
         desk.store.release(booking.id, expected=stale)
-    # A launch on the booking is no change of the user's fields.
+    # A launch with this booking changes none of the fields that the user can edit.
     desk.store.change(booking.id, run_id="20310108-080000-aaaa")
     desk.store.release(booking.id, expected=booking)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of models and hosts."""
+"""Fixtures of tests of the window's models, some of which use lab hosts."""
 
 from __future__ import annotations
 

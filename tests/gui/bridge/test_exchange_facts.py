@@ -1,4 +1,4 @@
-"""Tests of the facts about an exchange that are known from the history, measured links and the fleet file."""
+"""Tests of the facts about an exchange that come from the history, measured bandwidths and the fleet file."""
 
 from __future__ import annotations
 

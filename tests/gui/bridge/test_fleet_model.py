@@ -1,4 +1,4 @@
-"""Tests of the fleet model: files, checks and deploys on real hosts, lost links, closing."""
+"""Tests of the fleet model: the fleet file, checks and deployments on real hosts, lost links, and closing."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_closing_while_a_host_does_not_answer_takes_no_time(
     desktop: Desktop, lab3: Lab, desktop_model: DesktopModel, qtbot: QtBot
 ) -> None:
     lab3["gpu-b"].cut_cable()
-    # The login to gpu-b is still in progress when the model is closed, even on a busy machine.
+    # Even on a busy machine, the login to gpu-b must still be in progress when the model is closed.
     (desktop.user_home / ".ssh").mkdir(mode=0o700)
     (desktop.user_home / ".ssh" / "config").write_text("Host *\n  ConnectTimeout 40\n")
     model = desktop_model(desktop)
@@ -322,7 +322,7 @@ def test_a_host_that_another_part_of_the_window_reached_is_checked(
 ) -> None:
     model = desktop_model(desktop)
     done: list[object] = []
-    model.jobs.run(lambda: model.fleet.link("gpu-a"), done.append)  # Open a link, as a launch would.
+    model.jobs.run(lambda: model.fleet.link("gpu-a"), done.append)  # A launch opens a link in the same way.
     qtbot.waitUntil(lambda: bool(done), timeout=WITHIN_MS)
     model.watch(True)
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "ready", timeout=WITHIN_MS)

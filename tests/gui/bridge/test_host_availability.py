@@ -1,4 +1,4 @@
-"""Tests that the planner gets the users of GPUs from a host's telemetry."""
+"""Tests that the planner learns from a host's telemetry who uses which GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPUS = [{"index": index, "uuid": f"GPU-{index}", "name": "NVIDIA L40S", "memory_
 
 
 def sample(*users: str) -> dict[str, Any]:
-    """Returns a telemetry sample in which each GPU has the given user, or none."""
+    """Returns a telemetry sample in which each GPU has the given user, or no user."""
     return {
         "gpus": [
             {

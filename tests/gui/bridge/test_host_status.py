@@ -1,4 +1,4 @@
-"""Tests of a host's status across several checks, and of the time at which it last changed."""
+"""Tests of a host's status after several checks, and of the time at which the status last changed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_host_that_falls_silent_is_unknown_since_it_was_last_heard_of() -> Non
     status = fresh().checked(READY, NOW).sampled(sample(), NOW).silent(why, LATER)
     assert (status.state, status.since, status.sample) == (UNKNOWN, LATER, None)
     assert status.problems[0].message == "the connection to gpu-a was lost."
-    assert status.gpus[0].utilisation is None  # A missing utilisation is unknown, not zero.
+    assert status.gpus[0].utilisation is None  # If no utilisation was measured, it is unknown and not zero.
 
 
 def test_a_silent_host_that_answers_again_is_what_it_was() -> None:

@@ -1,4 +1,4 @@
-"""Tests of jobs: work runs on threads, results arrive on the GUI thread, and nothing arrives after closing."""
+"""Tests of jobs: they run on threads, their results arrive on the GUI thread, and no result arrives after closing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jobs(qtbot: QtBot) -> Jobs:
 
 
 def settle(thread: threading.Thread | None = None) -> None:
-    """Processes all posted events."""
+    """Processes all events that have been posted."""
     if thread is not None:
         thread.join(WITHIN_S)
     QCoreApplication.processEvents()
@@ -79,7 +79,7 @@ def test_a_cancelled_job_calls_no_callback_even_when_its_result_is_on_the_way(jo
     job = jobs.run(work, called.append, called.append)
     finish.set()
     assert finished.wait(WITHIN_S)
-    job.cancel()  # The result may have been posted before the cancellation.
+    job.cancel()  # The job may have posted its result before it was cancelled.
     qtbot.wait(50)
 
     assert called == []

@@ -1,4 +1,4 @@
-"""Tests of a launch's remarks about an agent with a different version."""
+"""Tests of what a launch reports if a host's agent has a different version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that events of a run reach the window in order and in batches, across lost connections."""
+"""Tests that the events of a run reach the window in order and in batches, even if connections are lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_gui.bridge.runs_model import RunsModel
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the delay between attempts to reconnect."""
+    """Shortens the delay before the feed reconnects."""
     monkeypatch.setattr(follower, "RETRY_S", (0.05,))
     monkeypatch.setattr("torchyard_gui.bridge.run_feed.RETRY_S", (0.05,))
 
@@ -44,7 +44,7 @@ def feed(model: RunsModel) -> RunFeed:
 
 
 class LateClock:
-    """Replaces the module `time`, to simulate a window that was blocked for some time."""
+    """Replaces the module `time`, to simulate that the window was blocked for some time."""
 
     late_s = 0.0
 
@@ -59,7 +59,7 @@ class LateClock:
 
 
 def wait_live(qtbot: Any, feed: RunFeed, run: Acting) -> None:
-    """Waits until all hosts are followed."""
+    """Waits until the feed follows all hosts."""
     qtbot.waitUntil(lambda: run.is_followed)
     qtbot.waitUntil(lambda: feed.was_heard and feed.picture.state == "running")
 
@@ -85,7 +85,7 @@ def test_no_sample_is_lost_however_hosts_tick(qtbot: Any, feed: RunFeed, run: Ac
         qtbot.wait(700)
     ring = feed.picture.tracks["worker-2"].ring
     qtbot.waitUntil(lambda: len(ring) == 4)
-    assert len(told) <= 4  # Progress is reported at most once a second.
+    assert len(told) <= 4  # The feed reports progress at most once a second.
 
 
 def test_what_was_noted_here_is_there_before_any_host_answers(qtbot: Any, feed: RunFeed) -> None:
@@ -138,7 +138,7 @@ def test_a_window_that_stood_still_itself_says_no_host_is_silent(
         clock.late_s = 60.0
     assert not feed.picture.is_stale
     assert [moment.kind for moment in feed.picture.moments] == ["run", "run"]
-    # Hosts that are still silent after the pause become unknown; the next message makes them known again.
+    # A host that is still silent becomes unknown. Its next message makes it known again.
     qtbot.waitUntil(lambda: feed.picture.is_stale)
     run.measure(20)
     qtbot.waitUntil(lambda: not feed.picture.is_stale)
@@ -156,7 +156,7 @@ def test_a_primary_that_hangs_up_leaves_the_run_as_of_then(qtbot: Any, feed: Run
     qtbot.waitUntil(lambda: feed.picture.state == "stopping")
     assert not feed.picture.is_stale
     states = [moment.state for moment in feed.picture.moments if moment.kind == "run"]
-    assert states == ["starting", "running", "stopping"]  # Earlier events are not repeated.
+    assert states == ["starting", "running", "stopping"]  # No earlier event is repeated.
 
 
 def test_a_primary_that_cannot_be_reached_at_first_is_tried_again(qtbot: Any, home: Home, run: Acting) -> None:
@@ -167,7 +167,7 @@ def test_a_primary_that_cannot_be_reached_at_first_is_tried_again(qtbot: Any, ho
     feed = model.feed(model.runs[0])
     qtbot.waitUntil(lambda: feed.error is not None)
     assert feed.picture.is_stale
-    assert feed.picture.state == "running"  # The state of the run is taken from the local record.
+    assert feed.picture.state == "running"  # The state comes from this computer's record.
     run.down.clear()
     qtbot.waitUntil(lambda: feed.was_heard and not feed.picture.is_stale)
     assert feed.error is None
@@ -191,7 +191,7 @@ def test_what_breaks_on_the_way_here_is_no_failure_of_the_run(
 ) -> None:
     run.start()
     wait_live(qtbot, feed, run)
-    # Send a message of a kind that no version of the agent sends.
+    # No version of the agent sends such a message.
     run.links["gpu-a"].say("state", {"run_id": run.run_id})
     qtbot.waitUntil(lambda: not feed.is_live and feed.picture.is_stale)
     assert "KeyError" in caplog.text
@@ -200,7 +200,7 @@ def test_what_breaks_on_the_way_here_is_no_failure_of_the_run(
     assert feed.picture.state == "running"
     assert all(look.is_unknown for look in feed.live_states.values())
     assert (model.runs[0].state, model.runs[0].is_fresh) == ("running", False)
-    # The run is followed again from its last position once its host answers.
+    # Once its host answers, the run is followed again from the last event.
     run.play("run_state", 30, state="stopping", reason="by lee")
     model.refresh()
     qtbot.waitUntil(lambda: feed.picture.state == "stopping" and not feed.picture.is_stale)
@@ -239,7 +239,7 @@ def test_a_long_journal_is_read_without_holding_the_window_up(qtbot: Any, home: 
         at = utc_timestamp(BEGAN + 10 + number)
         run.journal.append({**report, "epoch": EPOCH, "seq": len(run.journal) + 1, "time": at})
     model = runs_model(home, run)
-    # The thread's CPU time does not depend on other processes.
+    # The CPU time of the thread does not depend on other processes.
     longest, last = 0.0, time.thread_time()
     feed = model.feed(model.runs[0])
 

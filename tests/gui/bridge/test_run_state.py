@@ -1,6 +1,6 @@
 """Tests that the state of a run contains only reported values.
 
-Missing values stay unknown, and a replayed journal does not change current values.
+Missing values stay unknown, and replayed events do not change current values.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_a_sum_waits_for_those_that_run_and_were_not_heard_yet() -> None:
     run, picture = started()
     picture.take_sample("gpu-a", run.sample("gpu-a", 10.0, loss=1.0), 100.0, RunChanges())
     picture.sum_up()
-    assert picture.total("throughput") is None  # Only half of the replicas have reported, so the sum is unknown.
+    assert picture.total("throughput") is None  # Half of the replicas have not reported yet, so the sum is unknown.
     assert picture.total("gpu") is not None
 
 
@@ -90,8 +90,8 @@ def test_a_lost_host_is_unknown_and_never_failed() -> None:
     assert away.state == "running"
     assert picture.stale_since(away) == fake_hosts.BEGAN + 14
     assert picture.stale_since(picture.tracks["chief-0"]) is None
-    assert not picture.is_stale  # The primary answers, so the state of the run is known.
-    assert picture.total("throughput") is None  # A partial sum would be wrong.
+    assert not picture.is_stale  # The primary answers, so the run's state is known, although another host is silent.
+    assert picture.total("throughput") is None  # A sum of only some values would be wrong.
     assert [need.title for need in alerts_of(picture)] == ["gpu-b unknown"]
     picture.take_event({"event": "connection", "host": "gpu-b", "state": "back"}, changes)
     assert picture.stale_since(away) is None
@@ -154,7 +154,7 @@ def test_the_past_of_a_run_comes_from_its_journal() -> None:
     changes = RunChanges()
     for entry in run.journal:
         picture.take_event(entry, changes)
-        assert picture.state == "failed"  # Replayed events do not change the current state.
+        assert picture.state == "failed"  # Replayed events must not change the current state.
     assert len(picture.totals) == 12
     assert picture.totals.last("throughput") == 4 * 70
     assert picture.elapsed(0) == pytest.approx(60.1 - 1.5)

@@ -1,4 +1,4 @@
-"""Fixtures of the canvas with an example topology."""
+"""Fixtures of a canvas that shows an example topology."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_gui.canvas.view import CanvasView
 
 
 class Hand:
-    """Simulates the mouse on a view, at positions of the scene."""
+    """A simulated mouse on a view; positions are in the scene's coordinates."""
 
     def __init__(self, view: CanvasView, scene: TopologyScene):
         self.view = view
@@ -53,7 +53,7 @@ class Hand:
         self.release(at, held)
 
     def carry(self, start: QPoint, end: QPoint) -> None:
-        """Presses the mouse button and moves in steps; does not release the button."""
+        """Presses the mouse button and moves the mouse in steps, without releasing the button."""
         self.press(start)
         for part in range(1, 6):
             self.move(start + (end - start) * part / 5)
@@ -89,7 +89,7 @@ def hand(view: CanvasView, scene: TopologyScene) -> Hand:
 
 @pytest.fixture
 def painted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    """Counts the paints of racks: `painted("gpu-a")` returns the number since its last call."""
+    """Counts how often racks are painted: `painted("gpu-a")` returns the number since the last call with this rack."""
     counts: Counter[str] = Counter()
 
     def counting(painter: QPainter, rack: RackContent) -> None:

@@ -19,7 +19,7 @@ from torchyard_gui.theme.theme import theme
 
 
 class Stage:
-    """A scene with a view of a given size. `save` saves a screenshot of the view."""
+    """A scene in a view of a given size. `save` saves a picture of the view."""
 
     def __init__(self, folder: Path, width: int = 888, height: int = 796):
         self.folder = folder

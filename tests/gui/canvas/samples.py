@@ -1,4 +1,4 @@
-"""Sample plans of various sizes, made by the real planner."""
+"""Sample plans of various sizes, which the real planner makes."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def six_hosts() -> list[HostFacts]:
 
 
 def drawn_example(pins: dict[str, str] | None = None) -> tuple[Plan, list[HostFacts]]:
-    """Returns a plan of 16 workers, a chief, an evaluator with two GPUs, and four servers, and its hosts."""
+    """Returns hosts, and a plan for them with 16 workers, a chief, an evaluator with two GPUs, and four servers."""
     hosts = six_hosts()
     design = topology(
         pool("chief", Role.CHIEF, 1, 1, "gpu-c"),
         pool("workers", Role.WORKER, 16, 1, "gpu-a", "gpu-b"),
         pool("eval", Role.EVALUATOR, 1, 2, "gpu-c"),
         pool("servers", Role.PS, 4, 0, "cpu-e", "cpu-f"),
-        # The positions are pinned and do not depend on the planner: workers 0 to 7 are on gpu-a.
+        # Pins determine all places, so the plan does not depend on the planner. Workers 0 to 7 are on gpu-a.
         pins={
             **{f"worker-{number}": f"gpu-a:{number}" for number in range(8)},
             **{"ps-0": "cpu-e", "ps-1": "cpu-e", "evaluator-0": "gpu-c:2-3"},

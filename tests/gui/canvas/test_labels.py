@@ -1,4 +1,4 @@
-"""Tests that racks show only known values."""
+"""Tests that racks show no values that are unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.canvas.scene import TopologyScene
 
 
 def rack() -> RackContent:
-    """Returns the content of the rack of a host with two workers on its two GPUs."""
+    """Returns what the rack of a host with two workers on two GPUs shows."""
     from torchyard_core.launch.rank_assignment import plan
 
     hosts = [samples.host("gpu-a", 2)]

@@ -1,4 +1,4 @@
-"""Tests of the minimap: when it is shown, and that a click, a drag and keys on it move the view."""
+"""Tests of the minimap: when it is shown, and that clicks, drags and keys on it move the view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @pytest.fixture
 def large(qtbot: QtBot) -> CanvasView:
-    """A view of 48 hosts at full size, most of which are outside the visible area."""
+    """Returns a view of 48 hosts at full size, most of which are outside the visible part."""
     return shown(qtbot, 48)
 
 

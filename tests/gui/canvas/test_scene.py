@@ -1,4 +1,4 @@
-"""Tests that the scene shows plans and states, and keeps unchanged items."""
+"""Tests that the scene shows plans and states, and keeps items that have not changed."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_thousand_replicas_on_128_hosts_open_within_a_second(qtbot) -> None:
     view = CanvasView(scene)
     qtbot.addWidget(view)
     view.resize(1280, 800)
-    begin = time.thread_time()  # The thread's CPU time does not depend on other processes.
+    begin = time.thread_time()  # The CPU time of the thread does not depend on other processes.
     view.show()
     scene.show_plan(crowd, fleet)
     QApplication.processEvents()

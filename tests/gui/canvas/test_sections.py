@@ -1,4 +1,4 @@
-"""Tests of sections: many hosts are arranged by their label `rack` under headings, with a summary of their edges."""
+"""Tests of sections: many hosts are grouped under headings by their label `rack`, with a summary of the edges."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def drawn(kind: StrategyKind, servers: int = 0) -> tuple[Plan, list[HostFacts]]:
 
 @pytest.fixture
 def served(qtbot: QtBot) -> CanvasView:
-    """A view of 128 workers in four racks and two servers in the first rack."""
+    """Returns a view of 128 workers in four racks and two servers in the first rack."""
     scene = TopologyScene()
     view = CanvasView(scene)
     scene.setParent(view)

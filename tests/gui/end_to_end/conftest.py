@@ -1,4 +1,4 @@
-"""Fixtures of the window of a user with lab hosts."""
+"""Fixtures of a user's window, with lab hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OpenWindow = Callable[..., SimulatedUser]
 
 @pytest.fixture
 def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Isolates the tests from the home of the user who runs them."""
+    """Makes tests independent of the home folder of the user who runs them."""
     for name in [name for name in os.environ if name.startswith(("SSH_", "TORCHYARD_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "nobody").mkdir()
@@ -26,7 +26,7 @@ def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def window_of(qtbot: QtBot, isolated_home: None) -> OpenWindow:
-    """Opens the window of a desktop. `file` is the topology to open, if any."""
+    """Opens the window of a desktop, with the topology `file` if given."""
 
     def opened(desktop: Desktop, file: Path | None = None) -> SimulatedUser:
         return SimulatedUser(qtbot, desktop.home, desktop.fleet_file, file)

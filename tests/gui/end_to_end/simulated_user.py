@@ -1,4 +1,4 @@
-"""A simulated user of the whole window: mouse and keys on real widgets, and access to the visible contents."""
+"""A simulated user of the whole window, who uses mouse and keys on real widgets and reads what they show."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LAUNCHED_WITHIN_MS = 90_000
 
 
 class SimulatedUser:
-    """A user who opens the window with a home folder; `draw` operates the Topology page."""
+    """A user who opens the window of a home folder. `draw` operates the Topology page."""
 
     def __init__(self, qtbot: QtBot, home: Path, fleet_file: Path | None = None, file: Path | None = None) -> None:
         self.qtbot = qtbot
         place = Home(home)
         with without_theme():
             self.window: MainWindow = app.make_window(place, fleet_file or place.fleet_file, file)
-        # Unsaved changes would prevent closing.
+        # With unsaved changes, the window would not close without a question.
         qtbot.addWidget(self.window, before_close_func=lambda _: self.topology.document.start_new())
         self.window.show()
         self.window.activateWindow()
@@ -90,7 +90,9 @@ class SimulatedUser:
         QTest.keyClick(QApplication.focusWidget() or self.window, key, modifiers)
 
     def button(self, around: QWidget, text: str) -> QPushButton:
-        """Returns the first visible button whose text, or accessible name if it has no text, contains `text`."""
+        """Returns the first visible button whose text contains `text`. If a button has no text, its accessible name
+        counts.
+        """
         buttons = [button for button in around.findChildren(QPushButton) if button.isVisible()]
         found = [button for button in buttons if text in (button.text() or button.accessibleName())]
         assert found, f"no button says “{text}”"
@@ -102,12 +104,12 @@ class SimulatedUser:
     # Actions of the user
 
     def hosts_were_asked(self) -> None:
-        """Waits until each host has answered or failed."""
+        """Waits until each host has either answered or failed."""
         self.wait_until(lambda: self.fleet.has_looked, LAUNCHED_WITHIN_MS)
         self.wait_until(lambda: all(status.doing is None for status in self.fleet.hosts), LAUNCHED_WITHIN_MS)
 
     def save_as(self, path: Path) -> None:
-        """Saves the topology under a name with Ctrl+S and the dialog."""
+        """Saves the topology under a name, with Ctrl+S and the save dialog."""
         self.draw.on_canvas()
         self.keys(Qt.Key.Key_S, CONTROL)
         self.type_file_name(path)
@@ -142,7 +144,7 @@ class SimulatedUser:
         assert self.picture.run_id == (panel.job.run_id if panel.job else "")
 
     def restart_the_run(self) -> None:
-        """Presses Restart and confirms where the new run begins."""
+        """Presses *Restart*, and confirms where the new run begins."""
         self.press(self.button(self.runs.bar, "Restart"))
         self.wait_until(self._restart_dialog)
         dialog = self._restart_dialog()
@@ -153,7 +155,7 @@ class SimulatedUser:
         return next((box for box in self.window.findChildren(RestartDialog) if box.isVisible()), None)
 
     def stop_the_run(self) -> None:
-        """Stops the run, and confirms the dialog."""
+        """Stops the run and confirms the dialog."""
         self.press(self.button(self.runs.bar, "Stop"))
         self.wait_until(lambda: self._stop_dialog() is not None)
         dialog = self._stop_dialog()
@@ -164,7 +166,7 @@ class SimulatedUser:
         return next((box for box in self.window.findChildren(StopDialog) if box.isVisible()), None)
 
     def log_lines(self) -> list[str]:
-        """Returns the lines shown in the log."""
+        """Returns the lines that the log shows."""
         return self.runs.run_view.log.view.shown_lines
 
     def open_log(self) -> None:

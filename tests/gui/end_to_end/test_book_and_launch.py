@@ -1,6 +1,7 @@
-"""Tests of launches with a calendar on real hosts: refused, booked for later, booked and launched immediately.
+"""Tests of launches with a calendar on real hosts: one is refused, one is booked for later, and one is booked and
+launched at once.
 
-The booking ends with its run, and with a launch that is cancelled.
+A booking ends with its run, or when its launch is cancelled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torchyard_gui.bookings.page import BookingsPage
 pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 AGAIN_WITHIN_MS = 90_000
-"""Timeout in milliseconds for the calendar's synchronisation, which is repeated half a minute after a failure."""
+"""Timeout in milliseconds for synchronizing the calendar, which is tried again half a minute after a failure."""
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def kim(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> D
     desktop = make_desktop(gpu_lab, python=None)
     url = f"sqlite:///{tmp_path / 'team.sqlite3'}"
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {url}\nperson: kim\nzone: {ZONE}\n")
-    torchyard(desktop, "hosts", "check", code=1)  # The hosts have no torch, which this test does not need.
+    torchyard(desktop, "hosts", "check", code=1)  # The hosts have no torch, so the check reports problems.
     return desktop
 
 
@@ -58,7 +59,7 @@ def of_kim(store: BookingStore) -> Booking | None:
 
 
 def stop(person: SimulatedUser, store: BookingStore) -> None:
-    """Stops the run and confirms; the window releases its booking automatically."""
+    """Stops the run and confirms the dialog; the window then releases the run's booking."""
     person.stop_the_run()
     person.wait_until(lambda: person.picture.state == "stopped")
     person.wait_until(lambda: of_kim(store) is None, AGAIN_WITHIN_MS)
@@ -74,11 +75,11 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.hosts_were_asked()
     page = person.topology
     person.wait_until(lambda: page.planning.booked.others)
-    # The end of the booking is shown before the launch.
+    # The window shows before the launch when the booking will end.
     end = until(start, theirs.end, ZONE)
     assert "booked by lee until" in page.current_plan.problems[0].message
 
-    # The launch is refused with the owner and end of the booking; one click books the next free time.
+    # The launch is refused, with the owner and the end of the booking. One click books the next free time.
     panel = person.press_launch()
     person.wait_until(lambda: panel.again.isVisible(), LAUNCHED_WITHIN_MS)
     (told,) = panel.row("booking").texts
@@ -86,7 +87,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert f"to {theirs.end.astimezone(start.tzinfo):%H:%M}" in told or end in told
     assert "torchyard run" not in told
     line = panel.row("booking")._lines.itemAt(0).widget()
-    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))  # The text must be fully visible.
+    person.wait_until(lambda: line.height() >= line.heightForWidth(line.width()))
     assert panel.notice.buttons[0].text() == f"Book and launch at {end}"
     person.press(panel.notice.buttons[0])
     person.on_the_runs_page()
@@ -97,7 +98,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.wait_until(lambda: person.picture.state == "waiting")
     stop(person, lee)
 
-    # Lee releases the booking. GPUs of two hosts need a booking, so the button is *Book and launch*.
+    # Lee releases the booking. Using GPUs of two hosts requires a booking, so the button is *Book and launch*.
     lee.release(theirs.id)
     person.window.show_page("topology")
     page.open(topology(tmp_path / "two", hosts=HOSTS, says="time.sleep(600)"))
@@ -115,7 +116,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert booked.run_id == person.picture.run_id
     assert len(booked.gpus) == 2
 
-    # The user opens the booking from the run's page, sees it as running, and returns to the run.
+    # The user opens the booking from the page of the run, sees there that it is running, and returns to the run.
     person.press(person.button(person.runs.bar, "Booking"))
     calendar = bookings_page(person)
     person.wait_until(lambda: calendar.surface.selection == booked.id)
@@ -124,12 +125,12 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.press(calendar.details.show_run)
     assert person.window.current == "runs"
     stop(person, lee)
-    # While the calendar is hidden, it is reloaded only once a minute.
+    # While the calendar is not visible, it is loaded only once a minute.
     person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     assert lee.booking(booked.id).state == "released"
 
-    # When the user closes the window before the second run starts, the window asks, and then cancels the booking and
-    # the launch.
+    # The user closes the window before the second run starts. The window asks, and then cancels the launch and its
+    # booking.
     closed: list[bool] = []
     person.window.closed.connect(lambda: closed.append(True))
     runs = person.runs
@@ -143,7 +144,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
         person.window.close()
         assert not closed
         answer(person, "Cancel the launch and close")
-        person.window.close()  # Closing the window again shows the progress.
+        person.window.close()  # If the user closes the window again, it shows the progress.
         assert person.window.current == "runs"
         assert runs.run_view.work.text == "Cancelling …"
 

@@ -1,4 +1,4 @@
-"""Tests of closing the window during a launch: it asks, cancels the launch, and closes; nothing remains on a host."""
+"""Tests of closing the window during a launch: it asks, cancels the launch and closes; nothing is left on a host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.lab
 
 
 def question(person: SimulatedUser) -> ConfirmationDialog | None:
-    """Returns the visible confirmation dialog of the window, or None."""
+    """Returns the window's confirmation dialog if it is visible, otherwise None."""
     return next((box for box in person.window.findChildren(ConfirmationDialog) if box.isVisible()), None)
 
 
@@ -37,7 +37,9 @@ def answer(person: SimulatedUser, words: str) -> None:
 
 
 def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[str]:
-    """Calls `act` once when the launch reaches a step. The returned list contains the step once that has happened."""
+    """Calls `act` once, when the launch reaches a step. Returns a list that contains the step as soon as this has
+    happened.
+    """
     done: list[str] = []
     assert job is not None
 
@@ -51,13 +53,13 @@ def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[s
 
 
 def left_on(lab: Lab) -> list[str]:
-    """Returns keepers, ranks and run folders on the lab's hosts."""
+    """Returns the keepers, ranks and run folders that are left on lab hosts."""
     folders = [str(path) for host in lab.hosts for path in host.home.glob(".torchyard/hosts/*/runs/*")]
     return programs_on(lab) + folders
 
 
 def long_run(folder: Path) -> Path:
-    """Writes a topology with three sleeping workers, and a file to send."""
+    """Writes a topology with three sleeping workers, and a file that the launch must upload."""
     file = sleeping(folder)
     (file.parent / "data.bin").write_bytes(bytes(range(256)) * 4096)
     return file
@@ -73,7 +75,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     panel = person.press_launch()
 
     def close() -> None:
-        person.window.close()  # The close button of the window calls the same method.
+        person.window.close()  # The window's close button calls the same method.
         assert not closed
         answer(person, "Cancel the launch and close")
 
@@ -84,7 +86,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     assert not panel.is_launching
     assert not panel.isVisible()
     assert not person.window.isVisible()
-    # A keeper answers before it exits.
+    # An exiting keeper still answers for a short time.
     wait_until(lambda: not left_on(lab3))
     assert person.runs.model.history.records() == []
 
@@ -117,7 +119,7 @@ def test_a_launch_continues_if_the_user_keeps_it(
     def close_twice() -> None:
         person.window.close()
         person.window.close()
-        # Answer the question at once, because it closes when the launch ends.
+        # The question must be answered at once, because it disappears when the launch ends.
         answer(person, "Keep launching")
         assert question(person) is None
 
@@ -153,7 +155,7 @@ def test_an_unanswered_question_disappears_when_the_run_has_started(
     person.on_the_runs_page()
     assert question(person) is None
     assert person.window.isVisible()
-    # The run has started on its hosts: closing the window neither asks nor affects the run.
+    # The run has started, so closing the window neither asks a question nor affects the run.
     person.wait_until(lambda: person.picture.state == "running")
     assert person.window.close()
     assert sum("sleep" in line or "python" in line for line in programs_on(lab3)) >= 3

@@ -1,4 +1,4 @@
-"""Tests of errors on hosts and in scripts: each is shown where it occurs, with a next step."""
+"""Tests of errors on hosts and in scripts: the window shows each where it occurs, with a next step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def on_three_hosts(folder: Path, script: str) -> Path:
 
 
 def succeeded(person: SimulatedUser) -> None:
-    """Waits until the run's page shows that the run has succeeded."""
+    """Waits until the page of the run shows that it has succeeded."""
     person.on_the_runs_page()
     person.wait_until(lambda: person.picture.is_over)
     assert person.picture.state == "succeeded", person.picture.reason
@@ -57,7 +57,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     panel = person.press_launch()
     person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
 
-    # The cause is shown in the checklist, and no process remains.
+    # The checklist shows the cause, and no process is left.
     row = panel.row("host")
     assert row.row.state == "failed"
     (told,) = [text for text in row.texts if "gpu-c" in text]
@@ -66,7 +66,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     assert person.window.current == "topology"
     wait_until(lambda: not programs_on(lab3))
 
-    # The SSH server is started again, and the launch is repeated.
+    # After the SSH server has been started again, the user launches again.
     lab3["gpu-c"].start_sshd()
     person.press(panel.again)
     succeeded(person)
@@ -110,7 +110,7 @@ def test_a_key_that_is_not_trusted_keeps_the_launch_where_it_is(
 
 
 def trust_dialog(person: SimulatedUser) -> HostKeyDialog:
-    """Returns the dialog once it shows the host's key."""
+    """Waits until the dialog shows the host's key; returns the dialog."""
 
     def there() -> HostKeyDialog | None:
         found = [box for box in person.window.findChildren(HostKeyDialog) if box.isVisible()]

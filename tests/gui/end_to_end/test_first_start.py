@@ -1,4 +1,6 @@
-"""Tests of the first start without a home folder, and of files that are read-only or changed by other programs."""
+"""Tests of the first start, when there is no home folder, and of files that are read-only or that other programs
+change.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ THEIRS = "# changed by another program\n"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home folder that does not exist."""
+    """Returns the path of a home folder that does not exist yet."""
     return tmp_path / "none" / "torchyard"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The topology file of a copy of the digits example."""
+    """Returns the topology file of a copy of the digits example."""
     folder = tmp_path / "digits"
     shutil.copytree(DIGITS, folder)
     return folder / "three-hosts.yaml"
@@ -109,7 +111,7 @@ def test_a_file_changed_by_another_program_is_never_overwritten_without_a_questi
     person.wait_until(lambda: "name: mine" in file.read_text())
     assert not page.document.is_modified
 
-    # The conflict occurs again, and this time the version of the other program is kept.
+    # The same conflict occurs again. This time, the user keeps the other program's version.
     rename(person, "mine again")
     file.write_text(THEIRS + text)
     person.wait_until(lambda: page.notice_bar.isVisible() and "was changed by another program" in page.notice_bar.text)

@@ -1,4 +1,4 @@
-"""Tests that each page shows the same use of GPUs on real hosts, according to the hosts' telemetry."""
+"""Tests that all pages agree on which GPUs of real hosts are in use, according to the hosts' telemetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the digits example: drawn on an empty canvas, saved, launched on three hosts, watched and stopped."""
+"""Tests that the digits example is drawn on an empty canvas, saved, launched on three hosts, watched and stopped."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ for step in range(1, 3000):
 
 
 def draw_digits(person: SimulatedUser) -> None:
-    """Draws a chief and two workers on three hosts with mouse, keys and inspector."""
+    """Draws a chief and two workers on three hosts, with mouse, keys and inspector."""
     draw, page = person.draw, person.topology
-    # Hosts are added to the canvas by a click, by search and by a drop.
+    # The user adds hosts to the canvas in three ways: by a click, by the search, and by a drop.
     draw.choose(page.palette_.hosts, "gpu-a")
     draw.on_canvas()
     person.keys(Qt.Key.Key_A)
@@ -54,7 +54,7 @@ def draw_digits(person: SimulatedUser) -> None:
     page.palette_.search.clear()
     assert draw.drop(page.palette_.hosts, "gpu-c", "")
     assert page.editor.shown_hosts() == ("gpu-a", "gpu-b", "gpu-c")
-    # The chief is dropped on its host, and the workers are added by search.
+    # The user drops the chief on its host, and adds the workers by the search.
     assert draw.drop(page.palette_.roles, "chief", "gpu-a")
     draw.on_canvas()
     person.keys(Qt.Key.Key_A)
@@ -62,7 +62,7 @@ def draw_digits(person: SimulatedUser) -> None:
     draw.keys(Qt.Key.Key_Return)
     page.palette_.search.clear()
     assert sum(draw.counts().values()) == 3
-    # One worker is dragged to its host, and the pin of the other worker is typed.
+    # The user drags one worker to its host, and types the pin of the other worker.
     draw.select("worker-1")
     draw.carry("worker-1", "gpu-c")
     draw.select("worker-0")
@@ -72,7 +72,7 @@ def draw_digits(person: SimulatedUser) -> None:
     QTest.keyClicks(pin, "gpu-b")
     QTest.keyClick(pin, Qt.Key.Key_Return)
     assert [draw.where(name) for name in ("chief-0", "worker-0", "worker-1")] == ["gpu-a", "gpu-b", "gpu-c"]
-    # If nothing is selected, the inspector shows the program.
+    # The inspector shows the program if nothing is selected.
     draw.on_canvas()
     person.keys(Qt.Key.Key_Escape)
     assert page.editor.selection == ()
@@ -102,7 +102,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert sorted((pool.role, pool.replicas) for pool in saved.pools) == [(Role.CHIEF, 1), (Role.WORKER, 2)]
     assert saved.pins == {"chief-0": "gpu-a", "worker-0": "gpu-b", "worker-1": "gpu-c"}
 
-    # The checklist is completed, and the window opens the run.
+    # Once all checks are done, the window shows the run.
     panel = person.press_launch()
     job = panel.job
     assert job is not None
@@ -111,7 +111,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     def look(*_: object) -> None:
         seen.update((row.name, row.state) for row in panel.checklist.rows.values())
 
-    # The states are recorded at each signal, because one iteration of the event loop may process several signals.
+    # Each signal records the states, because one iteration of the event loop may process several signals.
     for told in (job.checked, job.progressed):
         told.connect(look)
     person.on_the_runs_page()
@@ -123,7 +123,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert sorted(person.picture.tracks) == names
     assert [person.picture.tracks[name].host for name in names] == ["gpu-a", "gpu-b", "gpu-c"]
 
-    # Samples arrive in the time series and plots.
+    # The values of samples appear in the time series and in the plots.
     def measured(name: str) -> list[float]:
         return [value for value in person.picture.tracks[name].ring.values("loss") if not math.isnan(value)]
 
@@ -137,7 +137,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     person.wait_until(lambda: len(view.plots.curve("loss", "worker-1").getData()[1]) > first)
     person.press(person.runs.bar.views.button("canvas"))
 
-    # The logs of two replicas are shown while they are written.
+    # The logs of two replicas grow while they are shown.
     person.open_log()
     person.wait_until(lambda: any(line.startswith("chief-0 step ") for line in person.log_lines()))
     replica = view.log.replica
@@ -170,7 +170,7 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
         "program: {launcher: command, command: [python3, train.py]}\n"
     )
     person = window_of(desktop, file)
-    # Start a launch before the hosts are checked, and cancel it with Esc.
+    # The user launches before the hosts are checked, and cancels the launch with Esc.
     panel = person.press_launch()
     QTest.keyClick(panel, Qt.Key.Key_Escape)
     person.wait_until(lambda: not panel.is_launching and not panel.isVisible(), LAUNCHED_WITHIN_MS)
@@ -191,7 +191,7 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
 
 
 @pytest.mark.train
-@pytest.mark.timeout(300)  # Three processes import torch.
+@pytest.mark.timeout(300)  # Three processes import torch meanwhile.
 def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_end(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, warm_python: str, tmp_path: Path
 ) -> None:
@@ -216,7 +216,7 @@ def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_
     person.wait_until(lambda: person.picture.is_over, TRAINED_WITHIN_MS)
     assert person.picture.state == "succeeded", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"succeeded"}
-    # The loss has decreased, and its last value is shown.
+    # The loss has decreased, and the plot shows its last value.
     log = log_of(desktop, person.picture.run_id, "chief-0").splitlines()
     learned = [float(line.rpartition(" ")[2]) for line in log if line.startswith("epoch ")]
     assert learned[-1] < learned[0] / 2

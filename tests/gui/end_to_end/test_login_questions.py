@@ -1,4 +1,4 @@
-"""Tests of login questions in the window: each appears once for all hosts, and again after a wrong answer."""
+"""Tests of login questions in the window: each is asked once for all hosts, and again only after a wrong answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hosts(module_lab: LabFactory) -> Lab:
 
 @pytest.fixture
 def locked(hosts: Lab, tmp_path: Path) -> Path:
-    """A key with a passphrase, which gpu-a and gpu-b accept."""
+    """Returns a key with a passphrase, which gpu-a and gpu-b accept."""
     path = tmp_path / "locked"
     public = make_key(path, "locked", PASSPHRASE)
     for name in ("gpu-a", "gpu-b"):
@@ -52,7 +52,7 @@ def locked(hosts: Lab, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[..., Desktop]:
-    """A function that creates a desktop with the named hosts, whose only key is the encrypted one."""
+    """Returns a function that creates a desktop with the named hosts and with the encrypted key only."""
 
     def made(*names: str) -> Desktop:
         desktop = make_desktop(hosts)
@@ -68,14 +68,14 @@ def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[
 
 
 def shown(person: SimulatedUser) -> LoginDialog | None:
-    """Returns the current question, or None."""
+    """Returns the question that is shown, or None."""
     found = [box for box in person.window.findChildren(LoginDialog) if box.isVisible() and not box.waiting.is_answered]
     assert len(found) <= 1, "two questions at once"
     return found[0] if found else None
 
 
 def asked(person: SimulatedUser) -> LoginDialog:
-    """Waits for a question with the keyboard focus."""
+    """Waits for a question, and checks that it has the keyboard focus."""
     person.wait_until(lambda: shown(person) is not None, LAUNCHED_WITHIN_MS)
     dialog = shown(person)
     assert dialog is not None
@@ -84,7 +84,7 @@ def asked(person: SimulatedUser) -> LoginDialog:
 
 
 def answer(person: SimulatedUser, text: str) -> LoginDialog:
-    """Answers a question with Enter."""
+    """Types an answer and presses Enter."""
     dialog = asked(person)
     QTest.keyClicks(dialog.field, text)
     person.keys(Qt.Key.Key_Return)
@@ -147,7 +147,7 @@ def test_giving_up_is_shown_on_the_hosts_card_and_asked_again_only_when_the_user
     assert status.state == "login refused"
     assert "no valid passphrase was given for the key" in sentence(status)
     assert "Try again when you have it" in sentence(status)
-    assert person.fleet.questions.ask(question) is None  # Automatic retries ask no question.
+    assert person.fleet.questions.ask(question) is None  # An automatic retry must not ask a question.
 
     person.fleet_page.perform_action("gpu-a", "check")
     answer(person, PASSPHRASE)

@@ -1,4 +1,4 @@
-"""The fleet model and page on lab hosts."""
+"""Creates the fleet model and the Fleet page for lab hosts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Show = Callable[[FleetModel], FleetPage]
 
 @pytest.fixture
 def desktop_model(bare_hosts: None, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[DesktopModel]:
-    """Creates fleet models: `desktop_model(desktop)`.
+    """Returns a function that creates the fleet model of a desktop.
 
-    The hosts have no agent. The models use the home of the desktop, not that of the user who runs the tests.
+    The hosts have no agent. The model uses the desktop's home folder, and not that of the user who runs the tests.
     """
     made: list[FleetModel] = []
 
@@ -40,7 +40,7 @@ def desktop_model(bare_hosts: None, qtbot: QtBot, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def show(qtbot: QtBot) -> Iterator[Show]:
-    """Shows the page without contacting hosts."""
+    """Shows the page; no host is contacted."""
     windows: list[QWidget] = []
 
     def show(model: FleetModel) -> FleetPage:
@@ -63,7 +63,7 @@ def show(qtbot: QtBot) -> Iterator[Show]:
 
 
 def at_rest(model: FleetModel) -> bool:
-    """Returns whether no host has an activity."""
+    """Returns whether no host is being checked or changed."""
     return all(status.doing is None for status in model.hosts)
 
 

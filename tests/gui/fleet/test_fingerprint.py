@@ -1,4 +1,4 @@
-"""Tests that fingerprints of host keys in dialogs and on cards are unclipped, monospaced and selectable."""
+"""Tests that dialogs and cards show the fingerprints of host keys in a monospaced font, unclipped and selectable."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from torchyard_gui.theme.theme import theme
 KEY = "SHA256:QOyvgaqQjpgyjQqgyp0O0OQyvgajpqy1234567890ABgjpq"
 OTHER = "SHA256:gjpqyQ/gjpqyQ+gjpqyQ/gjpqyQ+gjpqyQ/gjpqyQ+gjpqy"
 INK = 60
-"""Difference of brightness from the background above which a pixel counts as ink."""
+"""The difference in brightness from the background at which a pixel counts as ink."""
 
 
 def ink(image: QImage, rect: QRect) -> set[tuple[int, int]]:
-    """Returns the pixels of text inside a rectangle."""
+    """Returns the pixels of the text in a rectangle."""
     ground = image.pixelColor(rect.topLeft()).lightness()
     return {
         (x - rect.left(), y - rect.top())
@@ -41,7 +41,9 @@ def ink(image: QImage, rect: QRect) -> set[tuple[int, int]]:
 
 
 def unclipped(text: str, color: QColor, ground: QColor) -> set[tuple[int, int]]:
-    """Returns the pixels of a line with ample space around it, relative to the left end of its baseline."""
+    """Returns the pixels of a line that is drawn with ample space around it. Positions are relative to the left end of
+    its baseline.
+    """
     image = QImage(800, 80, QImage.Format.Format_RGB32)
     image.fill(ground)
     painter = QPainter(image)
@@ -53,11 +55,11 @@ def unclipped(text: str, color: QColor, ground: QColor) -> set[tuple[int, int]]:
 
 
 def check_unclipped(field: Fingerprint, text: str) -> None:
-    """Compares the pixels of each line, including descenders, with an unclipped rendering.
+    """Compares the pixels of each line, including the descenders, with those of an unclipped line.
 
-    Fails until the layout is complete.
+    Fails as long as the layout is not complete.
     """
-    field.clearFocus()  # Remove the focus, so that the field shows no caret.
+    field.clearFocus()  # Without the focus, the field shows no caret.
     image = field.window().grab().toImage()
     rect = QRect(field.mapTo(field.window(), QPoint(0, 0)), field.size())
     drawn = ink(image, rect)

@@ -1,10 +1,11 @@
-"""Tests of parsing the fields of the host dialog, and of their problems."""
+"""Tests of parsing the fields of the host dialog, and of the problems that it shows beside them."""
 
 from __future__ import annotations
 
 import pytest
 
-from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.host_fields import Transport
+from torchyard_core.fleet.inventory import Host
 from torchyard_gui.fleet.host_form import host_of
 
 

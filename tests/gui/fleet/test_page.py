@@ -1,4 +1,4 @@
-"""Tests of the Fleet page with mouse and keyboard, without reachable hosts."""
+"""Tests of the Fleet page with mouse and keyboard; no host is reachable."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 @pytest.fixture
 def three(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qtbot: QtBot) -> Iterator[FleetModel]:
-    """The model of a fleet with three unreachable hosts, and a ~/.ssh/config."""
+    """Returns the model of a fleet with three unreachable hosts, and writes a ~/.ssh/config."""
     user = tmp_path / "user"
     (user / ".ssh").mkdir(parents=True)
     (user / ".ssh" / "config").write_text("Host alpha beta\n  User lee\nHost *.example.org\n  Port 2222\n")
@@ -48,7 +48,7 @@ def three(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qtbot: Qt
 
 
 def find(model: FleetModel, name: str, error: Unreachable | KeyChanged) -> None:
-    """Sets the result of a check."""
+    """Sets the result of a host's check."""
     model._under_way[name] = job = model.jobs.run(lambda: None)
     model._arrived(name, job, "checking", failed_check(name, error.state, error))
 
@@ -73,7 +73,7 @@ def test_an_empty_fleet_says_what_to_do_first(home: Home, show: Show, qtbot: QtB
 def test_arrows_choose_and_the_panel_follows(three: FleetModel, show: Show, qtbot: QtBot) -> None:
     page = show(three)
     page.list.setFocus()
-    assert page.list.chosen == ["a"]  # The first host is selected by default.
+    assert page.list.chosen == ["a"]  # At first, the first host is selected.
     qtbot.keyClick(page.list, Qt.Key.Key_Down)
     assert page.list.chosen == ["b"]
     assert page.details.title.text() == "b"
@@ -136,7 +136,7 @@ def test_a_card_edits_the_host_whose_jump_host_has_an_unknown_address(
 
 
 def do_not_overlap(page: FleetPage) -> bool:
-    """Returns whether the cards do not overlap, and the button of the first card lies on that card."""
+    """Returns whether the cards do not overlap, and the first card's button lies on its card."""
     rects = [page.list.card_rect(page.rows.index_of(name)) for name in "abc"]
     button = page.list.action_button("a")
     is_apart = rects[0].bottom() < rects[1].top() < rects[1].bottom() < rects[2].top()
@@ -390,7 +390,7 @@ def test_interpreters_are_listed_with_their_torch_and_one_is_chosen_by_enter(
     ]
     qtbot.keyClick(found, Qt.Key.Key_Return)
     assert dialog.fields["python"].text() == "/opt/env/bin/python"
-    assert dialog.isVisible()  # Enter chooses an entry and does not save the dialog.
+    assert dialog.isVisible()  # In the list of completions, Enter chooses an entry and does not save the dialog.
     dialog.reject()
 
 
@@ -543,7 +543,7 @@ def test_keys_of_several_hosts_are_trusted_one_by_one(
     assert isinstance(dialog, HostKeyListDialog)
     qtbot.waitUntil(lambda: dialog.rows["b"].on_record.isVisible(), timeout=WITHIN_MS)
     qtbot.waitUntil(lambda: "Already trusted" in dialog.rows["c"].state.text(), timeout=WITHIN_MS)
-    # The user must look at each key before trusting it.
+    # The user must look at each key before the dialog lets them trust it.
     assert not any(row.box.isChecked() for row in dialog.rows.values())
     assert not dialog.rows["c"].box.isEnabled()
     qtbot.keyClick(dialog.rows["a"].box, Qt.Key.Key_Space)

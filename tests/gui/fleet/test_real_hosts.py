@@ -1,4 +1,4 @@
-"""Tests of the Fleet page on real hosts: check, trust, deploy, and unreachable hosts."""
+"""Tests of the Fleet page with real hosts, which are checked, trusted, deployed, or unreachable."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_from_an_unknown_key_to_a_ready_host_by_the_buttons_on_its_card(
 
     qtbot.waitUntil(lambda: page.list.action_button("gpu-b").text() == "Deploy", timeout=WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     page.list.setFocus()
-    qtbot.keyClick(page.list, Qt.Key.Key_Return)  # Enter performs the button's action.
+    qtbot.keyClick(page.list, Qt.Key.Key_Return)  # Enter does what the button does.
     qtbot.waitUntil(lambda: state_of(model, "gpu-b") == "ready", timeout=WITHIN_MS)
     with qtbot.waitSignal(model.use_changed, timeout=WITHIN_MS):
         pass
@@ -53,7 +53,7 @@ def test_from_an_unknown_key_to_a_ready_host_by_the_buttons_on_its_card(
 
     done = [f"Agent {__version__} installed", f"by {desktop_identity()}"]
     qtbot.waitUntil(lambda: set(done) <= set(told()), timeout=WITHIN_MS)
-    page.list.choose("gpu-a")  # gpu-a was never checked.
+    page.list.choose("gpu-a")  # gpu-a has never been checked.
     assert not set(done) & set(told())
     page.list.choose("gpu-b")
 
@@ -78,7 +78,7 @@ def test_a_changed_key_shows_both_fingerprints_and_what_that_can_mean(
     assert dialog.on_record.fingerprint.text() == before
     assert dialog.shown.fingerprint.text() == lab3["gpu-a"].host_key_fingerprint
     assert "an attacker intercepts" in dialog.notice.text
-    qtbot.keyClick(dialog, Qt.Key.Key_Return)  # Enter never confirms trust in a host key.
+    qtbot.keyClick(dialog, Qt.Key.Key_Return)  # Enter must never trust a host key.
     assert state_of(model, "gpu-a") == "key changed"
     page.trust("gpu-a")
     dialog = page.dialog
@@ -115,7 +115,7 @@ def test_a_check_that_takes_long_is_cancelled_on_its_card_and_closing_leaves_not
     qtbot.waitUntil(lambda: page.list.action_button("gpu-a").text() == "Cancel", timeout=WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     press(qtbot, page.list.action_button("gpu-a"))
     assert model.status("gpu-a").doing is None  # type: ignore[union-attr]  # The value is not None in this test.
-    # The button has changed to *Check again*; the window is closed during the check.
+    # The button now says *Check again*. The window is closed during the check.
     press(qtbot, page.list.action_button("gpu-a"))
     page.window().close()
     model.close()

@@ -1,1 +1,1 @@
-"""Checks of every text that the window paints, at several sizes and scales."""
+"""Checks of all texts that the window paints, at several window sizes and scales."""

@@ -1,4 +1,4 @@
-"""Faults of a window's texts: cut off, elided although there is no tool tip, overlapping, blank, or outside."""
+"""Finds faults of a window's texts: cut off, shortened without a tool tip, overlapping, blank, or outside."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from PySide6.QtWidgets import (
 from tests.gui.geometry.painted_text import LARGE, PaintedText, painted_texts
 
 SLACK = 1.5
-"""Pixels by which ink may extend beyond its area because of antialiasing, and of rounding at fractional scales."""
+"""Pixels by which ink may extend beyond its area, because of antialiasing and of rounding at fractional scales."""
 SMALLEST = 4
-"""Minimum width and height in pixels of a widget with a text; a smaller one shows nothing."""
+"""Minimum width and height in pixels of a widget with text. A smaller widget would show nothing."""
 ELLIPSIS = "…"
 ROWS = 200
-"""Maximum number of rows of a list whose texts are read."""
+"""The number of rows of a list, from its beginning, whose texts are checked."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in the display of one text, such as `cut`, with the widget that contains the text."""
+    """A fault in the display of a text, such as `cut`, and the widget that contains the text."""
 
     kind: str
     widget: str
@@ -97,14 +97,14 @@ def _visible_widgets(window: QWidget) -> Iterator[QWidget]:
 
 
 def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
-    """Returns whether a text of a widget can be scrolled horizontally and vertically within one of its ancestors."""
+    """Returns whether a text of a widget can be scrolled horizontally, and vertically, in one of its ancestors."""
     area = viewport.parentWidget()
     if isinstance(area, QHeaderView):
         area = area.parentWidget()
     if not isinstance(area, QAbstractScrollArea):
         return False, False
     if isinstance(area, QGraphicsView):
-        # A canvas can be moved by hand; the widgets over it cannot.
+        # The user can move a canvas by hand, but not the widgets over it.
         return viewport is widget, viewport is widget
     hidden = Qt.ScrollBarPolicy.ScrollBarAlwaysOff
     across, along = area.horizontalScrollBar(), area.verticalScrollBar()
@@ -115,9 +115,9 @@ def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
 
 
 def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, QRectF]:
-    """Returns how a text is cut off, or "", and the visible part of its ink."""
+    """Returns how a text is cut off, or an empty string if it is not, and the visible part of its ink."""
     hard = QRectF(text.clip)  # The visible area.
-    soft = QRectF(text.clip)  # The area that is visible or can be made visible by scrolling.
+    soft = QRectF(text.clip)  # The area that is visible or that scrolling makes visible.
     across = along = False
     step: QWidget = widget
     while True:
@@ -131,7 +131,7 @@ def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, QRec
         step = step.parentWidget()
     ink = text.ink
     if isinstance(widget, QLineEdit) and not isinstance(widget.parentWidget(), QAbstractSpinBox):
-        return "", hard & ink  # A field scrolls its text with the cursor.
+        return "", hard & ink  # A line edit scrolls its text when the cursor moves.
     if ink.right() > soft.right() + SLACK:
         return f"at the right by {ink.right() - soft.right():.0f} px", ink
     if ink.left() < soft.left() - SLACK:
@@ -144,14 +144,14 @@ def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, QRec
 
 
 def _widened(box: QRectF, across: bool, along: bool) -> QRectF:
-    """Returns a box that is unlimited in the directions in which the widget can be scrolled."""
+    """Returns a box that is unlimited in each direction in which the widget can be scrolled."""
     return box.adjusted(-LARGE if across else 0, -LARGE if along else 0, LARGE if across else 0, LARGE if along else 0)
 
 
 def _own_texts(widget: QWidget) -> set[str]:
     """Returns the full texts of a widget.
 
-    If one of them contains an ellipsis, the text has not been shortened there.
+    An ellipsis in one of these texts does not mean that it has been shortened.
     """
     if isinstance(widget, QMenu):
         return {action.text().replace("&", "") for action in widget.actions()}
@@ -184,14 +184,14 @@ def _has_tip(widget: QWidget, text: PaintedText) -> bool:
 
 
 def _hide_tip() -> None:
-    """Hides the tool tip at once; `QToolTip.hideText` waits."""
+    """Hides the tool tip at once. `QToolTip.hideText` would hide it only after a delay."""
     for top in QApplication.topLevelWidgets():
         if top.inherits("QTipLabel"):
             top.hide()
 
 
 def _blank(widget: QWidget, texts: list[PaintedText]) -> list[Fault]:
-    """Returns one fault if a widget has text but paints none, or is too small to show it."""
+    """Returns a fault if a widget has a text but paints none, or is too small to show it."""
     if isinstance(widget, QLabel):
         text = widget.text()
     elif isinstance(widget, QAbstractButton):
@@ -210,7 +210,7 @@ def _blank(widget: QWidget, texts: list[PaintedText]) -> list[Fault]:
 
 
 def _managed(layout: QLayout | None) -> list[QWidget]:
-    """Returns the visible widgets that a layout places, nested layouts included."""
+    """Returns the visible widgets of a layout, including those of nested layouts."""
     if layout is None or isinstance(layout, QStackedLayout):
         return []
     found: list[QWidget] = []
@@ -225,7 +225,7 @@ def _managed(layout: QLayout | None) -> list[QWidget]:
 
 
 def _overlays(widget: QWidget, window: QWidget) -> list[QRect]:
-    """Returns the areas of the window that lie over a widget on purpose: drawers, toasts, the command palette."""
+    """Returns the areas of the window that may cover a widget: drawers, toasts and the command palette."""
     found: list[QRect] = []
     step = widget
     while step is not window:
@@ -244,7 +244,7 @@ def _overlays(widget: QWidget, window: QWidget) -> list[QRect]:
 
 
 def _is_see_through(widget: QWidget) -> bool:
-    """Returns whether a widget is painted over the page without a background, like a legend."""
+    """Returns whether a widget, such as a legend, is painted over the page without a background."""
     return widget.testAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents) and not widget.property("toast")
 
 
@@ -261,7 +261,7 @@ def _layout_overlaps(parent: QWidget) -> list[Fault]:
 
 
 def _text_overlaps(runs: list[_Run]) -> list[Fault]:
-    """Returns the texts that overlap, except within multi-line editors, whose lines Qt lays out."""
+    """Returns the texts that overlap each other. Multi-line editors are left out, because Qt arranges their lines."""
     found = []
     editors = QPlainTextEdit | QTextEdit
     ordered = sorted(
@@ -283,9 +283,9 @@ def _words(widget: QWidget) -> str:
 
 
 def _name(widget: QWidget) -> str:
-    """Returns the class name of a widget.
+    """Returns the class name of a widget for messages.
 
-    If its class is a general one, the classes of its parents precede the name.
+    If the class is a general one, the class names of the widget's parents precede it.
     """
     parent = widget.parentWidget()
     names = [type(widget).__name__]

@@ -1,7 +1,7 @@
-"""Records every text that a widget paints, with its ink and its clip, including texts of styles and delegates.
+"""Records every text that a widget paints, with its ink and its clip, including texts that styles and delegates paint.
 
 A widget is rendered into a QPicture. The picture is then replayed on a paint engine that records texts and draws
-nothing. The window's own code needs no changes for this.
+nothing, so the window's own code needs no changes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LARGE = 16_000
 
 @dataclass(frozen=True)
 class PaintedText:
-    """A text as painted, in the coordinates of its widget."""
+    """A painted text, in the coordinates of its widget."""
 
     text: str
     ink: QRectF
-    """Box around the glyphs, without the overhang of the first and last letter."""
+    """The box around the glyphs, without the parts of the first and last letter that extend beyond their advance."""
     clip: QRectF
-    """Area to which the painter was clipped."""
+    """The area to which the painter was clipped."""
 
 
 def painted_texts(widget: QWidget) -> list[PaintedText]:
@@ -57,7 +57,7 @@ def painted_texts(widget: QWidget) -> list[PaintedText]:
 
 @contextmanager
 def _uncached(widget: QWidget) -> Iterator[None]:
-    """Makes a canvas and a calendar paint their texts instead of cached pixmaps."""
+    """Makes a canvas and a calendar paint their texts anew instead of drawing cached pixmaps."""
     draw = SnapshotCache.draw
     view = widget.parentWidget()
     items: list[tuple[QGraphicsItem, QGraphicsItem.CacheMode]] = []
@@ -122,7 +122,7 @@ class _Recorder(QPaintEngine):
             return
         metrics = QFontMetricsF(item.font())
         ink = metrics.tightBoundingRect(text)
-        # Widgets and layouts reserve the advance of a text. Letters such as f extend beyond it, which is not counted as
+        # Widgets and layouts reserve the advance of a text. Letters such as f extend beyond it, which does not count as
         # ink.
         ink.setLeft(max(ink.left(), 0.0))
         ink.setRight(min(ink.right(), metrics.horizontalAdvance(text)))

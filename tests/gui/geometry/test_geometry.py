@@ -1,4 +1,4 @@
-"""Tests that no text of the window is cut, overlaps another, is blank or lies outside, at several sizes and scales."""
+"""Tests that no text of the window is cut off, overlapping, blank or outside, at several window sizes and scales."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WITHIN_S = 170
 
 
 def walk(scale: str, *arguments: str) -> None:
-    """Checks scenes in another process, because Qt reads its scale factor once."""
+    """Checks scenes in a new process, because Qt reads the scale factor only once per process."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.gui.geometry.tour", *arguments],
         cwd=REPOSITORY,

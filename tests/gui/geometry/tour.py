@@ -2,7 +2,7 @@
 
 python -m tests.gui.geometry.tour [--parts fleet,runs] [--states long] [--sizes 1024x700]
 
-The scale is that of QT_SCALE_FACTOR. The exit status is 0 if there are no faults.
+QT_SCALE_FACTOR sets the scale. The exit status is 0 if there are no faults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTLE_MS = 60
 
 
 class Inspector:
-    """Collects the faults of each scene at every size of the window."""
+    """Collects the faults of each scene at all sizes of the window."""
 
     def __init__(self, sizes: Sequence[str]) -> None:
         self._sizes = sizes
@@ -55,7 +55,7 @@ def main() -> int:
     inspector = Inspector(options.sizes.split(","))
     try:
         show_scenes(inspector, options.parts.split(","), options.states.split(","))
-    except BaseException:  # The faults found so far are printed in any case.
+    except BaseException:  # Faults are printed even if a later scene fails.
         traceback.print_exc()
         inspector.faults["the walk ended early"] = []
     for fault, scenes in inspector.faults.items():

@@ -1,4 +1,4 @@
-"""Tests of launches on lab hosts that need a key, are unreachable, ask a question, or are cancelled."""
+"""Tests of launches on lab hosts that need a key, are unreachable, or ask a question, and of cancelled launches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_unknown_key_offers_trust_and_then_the_launch_goes_on(
         QTest.mouseClick(button, Qt.MouseButton.LeftButton)
         assert asked == ["gpu-b"]
 
-        # The user compares the fingerprint on the Fleet page.
+        # On the Fleet page, the user compares the fingerprint.
         done: list[bool] = []
         problems: list[Any] = []
         window.fleet.ask_key(
@@ -63,7 +63,8 @@ def test_a_host_that_is_down_is_a_red_line_and_nothing_is_left_on_the_others(
 ) -> None:
     lab3["gpu-c"].stop_sshd()
     try:
-        # The window is created after the stop, because an existing connection would keep the host reachable.
+        # The server is stopped before the window is created, because an existing connection would keep the host
+        # reachable.
         window: Window = request.getfixturevalue("window")
         window.launch(read_topology(sleeping(tmp_path / "talk")))
         window.wait_until(lambda: not window.panel.is_launching)
@@ -110,7 +111,7 @@ def test_a_start_on_a_lost_host_has_an_unknown_result(
         assert said.endswith("It is known once gpu-b can be reached.")
         buttons = panel.row("starting").steps.findChildren(QPushButton)
         assert [button.text() for button in buttons] == ["Show the runs", "Stop the run …"]
-        assert not panel.again.isVisible()  # Launching again would create a second run.
+        assert not panel.again.isVisible()  # If the user launched again, there would be a second run.
         (noted,) = window.runs.history.records()
         assert not noted.is_confirmed
     finally:
@@ -137,7 +138,7 @@ def test_cancel_at_any_step_leaves_nothing(window: Window, lab3: Lab, tmp_path: 
 
     assert not window.started
     assert "Nothing is left" in panel.notice.text
-    # A keeper answers before it exits.
+    # An exiting keeper still answers for a short time.
     window.wait_until(lambda: programs_on(lab3) == [])
     window.wait_until(lambda: not [run for host in lab3.hosts for run in runs_left(host)])
     assert window.runs.history.records() == []
@@ -159,7 +160,7 @@ def test_large_files_are_asked_about_before_they_are_sent(
     assert "-y" not in panel.question.advice.text()
     assert panel.row("sending").row.state == "pending"
 
-    # Enter selects *No*.
+    # Enter chooses *No*.
     panel.activateWindow()
     window.wait_until(lambda: panel.question.no.hasFocus())
     QTest.keyClick(panel.question.no, Qt.Key.Key_Return)

@@ -1,4 +1,4 @@
-"""Tests that checks of many hosts are grouped into few rows, with equal results merged."""
+"""Tests that the checks of many hosts are shown in few rows, in which equal results are merged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_launch_that_went_well_leaves_no_row_open() -> None:
     checklist = Checklist()
     checklist.take(Check("topology", "", True, "digits"))
     checklist.take(Check("host", "gpu-a", True, "agent 1"))
-    checklist.end(started=True)  # The launch has no code to send.
+    checklist.end(started=True)  # This launch has no code to send.
     assert {row.state for row in checklist.rows.values()} == {"passed"}
 
 

@@ -1,4 +1,6 @@
-"""Tests of launches from the panel on real hosts: live on the Runs page, finished, failed, unreachable."""
+"""Tests of launches from the panel on real hosts: how the Runs page shows runs that are live, finished, failed or
+unreachable.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,12 @@ for step in range(10_000):
 
 @pytest.fixture
 def torch_is_warm(desktop: Desktop, lab3: Lab, warm_python: str) -> None:
-    """Makes the hosts use a `python` that has already imported torch."""
+    """Gives the hosts a `python` that has already imported torch."""
     desktop.use(lab3, python=warm_python)
 
 
 def two_workers(folder: Path, script: str) -> Path:
-    """Writes a topology with two workers on two hosts that run a script."""
+    """Writes a topology in which two workers on two hosts run a script."""
     design = """
         pools:
           - {name: workers, role: worker, replicas: 2, placement: spread}
@@ -47,7 +49,7 @@ def two_workers(folder: Path, script: str) -> Path:
 
 
 def points_of(page: RunsPage, kind: str, replica: str) -> int:
-    """Returns the number of samples of a curve."""
+    """Returns how many samples a curve has."""
     times, _ = page.run_view.plots.curve(kind, replica).getData()
     return 0 if times is None else len(times)
 
@@ -77,7 +79,7 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     assert page.feed is not None
     picture = page.feed.picture
     window.wait_until(lambda: picture.state == "running")
-    # Samples of all three hosts arrive in the time series of the plots.
+    # The time series of the plots get samples from all three hosts.
     window.wait_until(lambda: len(picture.tracks) == 3)
     window.wait_until(lambda: all(len(track.ring) >= 3 for track in picture.tracks.values()))
     assert {track.host for track in picture.tracks.values()} == set(HOSTS)
@@ -85,13 +87,13 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     page.run_view.choose(["worker-0", "worker-2"])
     page.bar.views.set_value("plots")
     window.wait_until(lambda: points_of(page, "loss", "worker-2") >= 3)
-    # Each chip represents a running replica.
+    # Each chip shows that its replica is running.
     assert page.run_view.scene.names == ["worker-0", "worker-1", "worker-2"]
     feed = page.feed
     window.wait_until(
         lambda: all(look.state == "running" for look in feed.live_states.values())
-    )  # Samples of a busy host may arrive late.
-    # The displayed log grows.
+    )  # Samples of a busy host may be late.
+    # The log that is shown grows.
     page.run_view.log.show_replica("worker-2")
     lines = page.run_view.log.view
     window.wait_until(lambda: any(line.startswith("worker-2 step ") for line in lines.shown_lines))
@@ -123,7 +125,7 @@ def test_the_example_trains_to_its_end_and_its_files_come_home(window: Window, t
     assert feed.picture.state == "succeeded"
     assert not page.run_view.notice.isVisible()
     loss = feed.picture.totals.last("loss")
-    assert loss is not None  # The loss may be zero if the model fits the last batch exactly.
+    assert loss is not None  # If the model fits the last batch exactly, the loss is zero.
     assert loss < 2
     page.fetch(feed.run, tmp_path / "home-again")
     window.wait_until(lambda: "fetched to" in page.run_view.work.text)
@@ -142,7 +144,7 @@ def test_an_ended_run_is_restarted_from_its_page_and_the_new_one_is_shown(window
     page.actions_.restart.trigger()
     dialog = page._restart_dialog
     assert dialog is not None
-    window.wait_until(lambda: dialog.begin.isChecked())  # The run has saved no checkpoint.
+    window.wait_until(lambda: dialog.begin.isChecked())  # This run has no checkpoint.
     QTest.mouseClick(dialog.buttons.agree, Qt.MouseButton.LeftButton)
 
     window.wait_until(lambda: page.feed is not None and page.feed.run.run_id != first and page.feed.picture.is_over)
@@ -178,7 +180,7 @@ def test_the_window_follows_a_host_that_is_lost_and_back(window: Window, lab3: L
     window.wait_until(lambda: all(len(track.ring) for track in feed.picture.tracks.values()))
 
     primary = lab3[feed.picture.primary]
-    # With open sessions, the host could be reachable again before the window notices the loss.
+    # If sessions stayed open, the window might reach the host again before it noticed the loss.
     primary.stop_sshd(sessions=True)
     try:
         window.wait_until(lambda: feed.picture.is_stale)

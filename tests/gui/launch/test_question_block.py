@@ -1,4 +1,4 @@
-"""Tests of the questions during a launch, whose buttons name their actions."""
+"""Tests of the questions that a launch asks. Their buttons are named after what they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launch panel and the Runs page on lab hosts."""
+"""The launch panel and the Runs page, with lab hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITHIN_MS = 60_000
 
 
 class Window:
-    """The models and widgets of a window."""
+    """The models and widgets of one window."""
 
     def __init__(self, qtbot: Any, desktop: Desktop):
         home = Home(desktop.home)
@@ -50,7 +50,7 @@ class Window:
             pytest.fail(f"waited in vain; {self.said()}")
 
     def said(self) -> str:
-        """Returns the texts of panel and page, for failure messages."""
+        """Returns the texts of the panel and the page, for messages of failed tests."""
         view, feed = self.page.run_view, self.page.feed
         run = "no run" if feed is None else f"{feed.run.run_id} {feed.picture.state} {feed.picture.reason}"
         notices = (view.notice.text, view.work.text, self.panel.notice.text)
@@ -61,7 +61,7 @@ class Window:
         assert self.started, [row.texts for row in self.panel._rows.values()]
 
     def wait_running(self) -> RunFeed:
-        """Waits until the page shows a running run; returns its feed."""
+        """Waits until the page shows that a run is running; returns the run's feed."""
         self.wait_until(lambda: self.page.feed is not None and self.page.feed.picture.state == "running")
         assert self.page.feed is not None
         return self.page.feed
@@ -72,7 +72,7 @@ class Window:
         return self.page.feed
 
     def stop_run(self) -> None:
-        """Stops the displayed run by force, and waits for its end."""
+        """Stops the run that is shown by force, and waits until it has ended."""
         assert self.page.feed is not None
         self.runs.stop(self.page.feed.run, lambda error: pytest.fail(error.sentence()), force=True)
         self.wait_over()
@@ -92,7 +92,7 @@ def window(qtbot: Any, desktop: Desktop) -> Iterator[Window]:
 
 
 def runs_left(host: LabHost) -> list[Path]:
-    """Returns the run folders on a host."""
+    """Returns the run folders that are left on a host."""
     return list((host.home / ".torchyard" / "hosts").glob("*/runs/*"))
 
 

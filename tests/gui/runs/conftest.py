@@ -1,4 +1,4 @@
-"""Fixtures of the Runs page with simulated runs."""
+"""Fixtures of the Runs page, with simulated runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run() -> Acting:
 
 @pytest.fixture
 def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
-    """A function that creates visible pages with simulated runs."""
+    """Returns a function that creates visible pages with simulated runs."""
     made: list[tuple[RunsPage, QWidget]] = []
 
     def make(*runs: Acting) -> RunsPage:
@@ -51,7 +51,7 @@ def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
 
 @pytest.fixture
 def page(qtbot: Any, home: Home, run: Acting, make_page: MakePage) -> RunsPage:
-    """A page with one live run."""
+    """Returns a page with one live run."""
     run.note(home)
     run.start()
     made = make_page(run)

@@ -1,4 +1,4 @@
-"""Simulated hosts of a run at the level of their links: journal, telemetry and logs as sent by a daemon."""
+"""Simulated hosts of a run. Their links send journals, telemetry and logs as a daemon does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEGAN = 1_760_000_000.0
 
 
 class ActingLink:
-    """The link of one host, with its subscribers."""
+    """The link to one host, and its subscribers."""
 
     def __init__(self, cast: Acting, name: str):
         self.host = name
@@ -103,7 +103,7 @@ class Acting:
         run_id: str = "20251009-101010-acted",
         design: Topology | None = None,
     ):
-        """Creates the run; `design` is the topology, which is otherwise made from `pools`."""
+        """Creates the run; `design` is the topology; if it is not given, the topology is made from `pools`."""
         pools = pools or (
             "{name: chief, role: chief, replicas: 1, gpus: 1}",
             "{name: workers, role: worker, replicas: 3, gpus: 1}",
@@ -130,11 +130,11 @@ class Acting:
 
     @property
     def is_followed(self) -> bool:
-        """Returns whether all hosts and the journal of the run have subscribers."""
+        """Returns whether the journal and the telemetry of all hosts have subscribers."""
         asked = [method for method, _ in self.links[self.plan.primary].asked]
         return "state.subscribe" in asked and all(link.hears("telemetry") for link in self.links.values())
 
-    # Methods that the fleet calls
+    # Methods that the window calls on a fleet
 
     @property
     def hosts(self) -> dict[str, HostFacts]:
@@ -170,7 +170,7 @@ class Acting:
         return found
 
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
-        """Returns the facts of a host as its agent sends them."""
+        """Returns a host's facts as the agent sends them."""
         facts = self.hosts[name]
         gpus = [
             {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in facts.gpus
@@ -259,7 +259,7 @@ class Acting:
     # Methods that send events
 
     def play(self, event: str, at: float = 0.0, **fields: Any) -> None:
-        """Adds a journal entry and sends it to subscribers; `at` is in seconds after the start."""
+        """Adds a journal entry and sends it to subscribers. `at` is the entry's time in seconds after the start."""
         entry = {
             "epoch": EPOCH,
             "seq": len(self.journal) + 1,
@@ -310,9 +310,10 @@ class Acting:
         step: Mapping[str, float] | None = None,
         served: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
-        """Returns a host's sample `at` seconds after the start.
+        """Returns a host's sample.
 
         Args:
+            at: Time in seconds after the start.
             step: Additional values of trainers' steps.
             served: Values of servers and reducers.
         """
@@ -361,7 +362,7 @@ class Acting:
                 link.say("telemetry", self.sample(name, at, loss=loss, **how))
 
     def note(self, home: Home, state: str = "running", at: float = 1.0, **more: Any) -> None:
-        """Writes the record that the launching desktop keeps of the run."""
+        """Writes the record that the desktop keeps of a run that it has launched."""
         assert self.plan.primary is not None
         History(home.history).save(
             RunRecord(
@@ -381,7 +382,10 @@ class Acting:
 
 
 class ActingFleet:
-    """A fleet of several simulated runs. Each host is part of at most one run."""
+    """A fleet with several simulated runs. No host is part of two runs."""
+
+    others = ()
+    """The fleet has no clusters."""
 
     def __init__(self, *runs: Acting):
         self._runs = runs
@@ -410,7 +414,7 @@ class ActingFleet:
         return {name: link for name in wanted for link in self._of(name).links_([name]).values()}
 
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
-        """Returns the facts of a host as its agent sends them."""
+        """Returns a host's facts as the agent sends them."""
         facts = self.hosts[name]
         gpus = [
             {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in facts.gpus
@@ -424,7 +428,7 @@ class ActingFleet:
         pass
 
     def add(self, run: Acting) -> None:
-        """Adds a run's hosts."""
+        """Adds the hosts of a run."""
         self._runs += (run,)
 
     def _of(self, name: str) -> Acting:
@@ -433,9 +437,12 @@ class ActingFleet:
                 return run
         raise HostError(name, f"{name} is no longer in the fleet.")
 
+    def knows(self, name: str) -> bool:
+        return name in self.hosts
+
 
 def runs_model(home: Home, *runs: Acting) -> RunsModel:
-    """Returns a model whose hosts are simulated and not in a fleet file."""
+    """Returns a model of simulated hosts, which are not in a fleet file."""
     home.path.mkdir(parents=True, exist_ok=True)
     fleet_file = home.path / "fleet.yaml"
     fleet_file.write_text("version: 1\nhosts: []\n")
@@ -449,6 +456,6 @@ def runs_model(home: Home, *runs: Acting) -> RunsModel:
 
 
 def close(model: RunsModel) -> None:
-    """Closes the model in the same way as the window."""
+    """Closes the model as the window does."""
     model.close()
     model.fleet_model.close()

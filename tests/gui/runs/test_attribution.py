@@ -1,4 +1,4 @@
-"""Tests that the timeline shows the users who launched and stopped a run."""
+"""Tests that the timeline names the users who launched and stopped a run."""
 
 from __future__ import annotations
 

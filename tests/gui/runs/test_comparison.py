@@ -1,4 +1,4 @@
-"""Tests that several selected runs are compared, with one curve per run over the step or the time."""
+"""Tests of comparing several selected runs: each has a curve, over the step or over the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHIEF = "{name: chief, role: chief, replicas: 1, gpus: 1}"
 
 
 def ended(name: str, run_id: str, host_name: str, slope: float) -> Acting:
-    """Returns an ended run whose chief has sent ten reports."""
+    """Returns a run that has ended after ten reports of its chief."""
     run = Acting((host(host_name, 1),), CHIEF, name=name, run_id=run_id)
     run.start()
     for number in range(1, 11):
@@ -34,7 +34,7 @@ def ended(name: str, run_id: str, host_name: str, slope: float) -> Acting:
 
 @pytest.fixture
 def compared(qtbot: Any, home: Home, make_page: MakePage) -> RunsPage:
-    """The page with two ended runs of the same name."""
+    """Returns a page on which two ended runs of the same name are selected."""
     page = make_page(ended("digits", "20251009-a", "gpu-a", 0.1), ended("digits", "20251009-b", "gpu-b", 0.2))
     page.resize(1200, 800)
     qtbot.waitUntil(lambda: page.list_model.rowCount() == 3)
@@ -52,11 +52,11 @@ def test_runs_selected_together_are_compared_by_step(qtbot: Any, compared: RunsP
     click(page, 2, CTRL)
     assert page.is_comparing
     assert page.bar.name.text() == "2 runs compared"
-    assert not page.actions_.restart.isEnabled()  # *Restart* is disabled, because two runs are selected.
+    assert not page.actions_.restart.isEnabled()  # *Restart* is disabled while several runs are selected.
     qtbot.waitUntil(lambda: view.curve("loss", 0).xData is not None and len(view.curve("loss", 1).xData) == 10)
     xs, ys = view.curve("loss", 1).getData()
     assert (xs[0], xs[-1]) == (10, 100)
-    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # This is the last loss of the run in row 2 of the list.
+    assert ys[-1] == pytest.approx(5.0 - 0.1 * 10)  # This is the last loss of the run in row 2.
     assert [plot.isVisible() for plot in view.plots.values()] == [True, True, True, False]
     assert view.plots["own.0"].accessibleName() == "accuracy"
     view.crosshair.move_to(50)
@@ -73,7 +73,7 @@ def test_one_run_is_compared_with_the_other_of_its_name(qtbot: Any, compared: Ru
     click(page, 2)
     page.actions_.compare.trigger()
     assert [run.run_id for run in page.chosen_runs] == ["20251009-b", "20251009-a"]
-    # When the order of the runs changes, the list is rebuilt, and the same runs stay selected.
+    # A change of the order rebuilds the list, but the same runs must stay selected.
     page.model._runs = page.model._runs[::-1]
     page.model.runs_changed.emit()
     assert [run.run_id for run in page.chosen_runs] == ["20251009-a", "20251009-b"]

@@ -1,4 +1,4 @@
-"""Tests that an ended run shows its last values and the causes of its end, and no unknown values."""
+"""Tests that an ended run shows its last values and why it ended, and shows no value as unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REASON = "worker-1: CUDA out of memory"
 
 
 def note_failed(run: Acting, home: Home) -> None:
-    """Writes the local record of a failed run whose hosts are unreachable."""
+    """Writes this computer's record of a failed run, whose hosts are unreachable."""
     replicas = [
         {"name": one.name, "host": one.host, "state": "failed", "exit_code": 1, "restarts": 0}
         if one.name in ("worker-0", "worker-1")
@@ -99,7 +99,7 @@ def test_where_its_host_answers_the_journal_has_the_curves(
     run.note(home, "succeeded", 60, ended=utc_timestamp(BEGAN + 60.1), metrics=metrics)
     page = make_page(run)
     plots = page.run_view.side.plots
-    # The journal arrives in parts, and the end of the run is in the last one. No event is listed twice.
+    # The journal arrives in parts, of which the last contains the end of the run. No event may be listed twice.
     qtbot.waitUntil(lambda: page.run_view.side.timeline.texts == ["succeeded", "running", "starting"])
     qtbot.waitUntil(lambda: plots["loss"].has_line)
     assert plots["loss"].sentence == ""

@@ -25,7 +25,7 @@ WORKERS = "{name: workers, role: worker, replicas: 2, min_replicas: 1}"
 
 @pytest.fixture
 def run() -> Acting:
-    """A run to which workers can be added while it trains."""
+    """Returns a run to which workers can be added while it trains."""
     hosts = host("gpu-a", 0), host("gpu-b", 0)
     return Acting(hosts, design=topology(WORKERS, strategy="{kind: all_reduce, on_worker_loss: continue}"))
 

@@ -1,4 +1,4 @@
-"""Tests of notes and tags of runs: written in a dialog, shown beside the run, and found by the search."""
+"""Tests of notes and tags of runs: users write them in a dialog, see them beside the run, and find runs by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that plots draw only the visible resolution, keep peaks, and are navigated with the wheel and the keyboard."""
+"""Tests of plots: they draw only the visible resolution, keep peaks, and react to the wheel and the keyboard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = 3600
 
 @pytest.fixture
 def plots(qtbot: Any, page: RunsPage, run: Acting) -> Plots:
-    """Plots of a run whose four replicas have an hour of samples."""
+    """Returns the plots of a run whose four replicas have samples of an hour."""
     assert page.feed is not None
     for track in page.feed.picture.tracks.values():
         for second in range(HOUR):
@@ -42,10 +42,10 @@ def seconds_shown(plots: Plots) -> float:
 def test_an_hour_is_drawn_in_as_many_points_as_there_are_pixels(plots: Plots) -> None:
     times, values = plots.curve("use", "worker-0").getData()
     assert len(values) < HOUR / 4
-    assert values.min() == 1.0  # A minimum that lasts one second of 3,600 is kept.
+    assert values.min() == 1.0  # A minimum that lasts one of 3,600 seconds must remain visible.
     assert (times[0], times[-1]) == (1_000_000.0, 1_000_000.0 + HOUR - 1)
     assert seconds_shown(plots) >= HOUR - 1
-    # The vertical and horizontal distances between plots are equal.
+    # Plots have the same distance vertically and horizontally.
     first, beside, below = (plots._plots[kind].geometry() for kind in ("throughput", "loss", "use"))
     assert beside.left() - first.right() == below.top() - first.bottom() > 8
 
@@ -57,7 +57,7 @@ def test_keys_zoom_and_move_and_show_all_again(qtbot: Any, plots: Plots) -> None
     QTest.keyClick(pane, Qt.Key.Key_Plus)
     assert seconds_shown(plots) == pytest.approx(HOUR / 1.5**2, rel=0.05)
     times, _ = plots.curve("loss", "worker-0").getData()
-    assert times[0] > 1_000_000.0 + 600  # Only the visible part is drawn.
+    assert times[0] > 1_000_000.0 + 600  # Only the visible samples are drawn.
     assert plots.time_range == pytest.approx(plots._plots["use"].getPlotItem().getViewBox().viewRange()[0])
     before = plots.time_range
     QTest.keyClick(pane, Qt.Key.Key_Right)
@@ -65,7 +65,7 @@ def test_keys_zoom_and_move_and_show_all_again(qtbot: Any, plots: Plots) -> None
     for _ in range(12):
         QTest.keyClick(pane, Qt.Key.Key_Plus)
     times, _ = plots.curve("loss", "worker-0").getData()
-    assert len(times) <= seconds_shown(plots) + 3  # At this zoom level, every sample is drawn.
+    assert len(times) <= seconds_shown(plots) + 3  # At this zoom level, each sample is drawn.
     QTest.keyClick(pane, Qt.Key.Key_0)
     assert seconds_shown(plots) >= HOUR - 1
 
@@ -201,17 +201,17 @@ def test_one_crosshair_reads_all_plots(qtbot: Any, plots: Plots) -> None:
 
     def points_at() -> bool:
         QTest.mouseMove(pane.viewport(), pane.mapFromScene(view.mapViewToScene(QPointF(at, 4.5))))
-        QTest.qWait(2 * EVERY_MS)  # Positions are processed at most once per EVERY_MS.
+        QTest.qWait(2 * EVERY_MS)  # The crosshair moves at most once per EVERY_MS.
         return crosshair.position == pytest.approx(at, abs=HOUR / 100)
 
-    qtbot.waitUntil(points_at)  # Waits until the plots have their final size.
+    qtbot.waitUntil(points_at)  # This is repeated until the plots have their final size.
     assert all(line.isVisible() for line in crosshair._lines.values())
     time = clock(crosshair.position, exact=True)
     assert crosshair.readouts["loss"].text.startswith((f"{time} 4.4", f"{time} 4.5"))
     assert crosshair.readouts["use"].isVisible()
     assert crosshair.readouts["use"].text.startswith(f"{time} 6")
     assert other.accessibleDescription() == crosshair.readouts["use"].text
-    # The arrow keys move the crosshair by a hundredth of the visible range, and Esc hides it.
+    # An arrow key moves the crosshair by a hundredth of the visible range, and Esc hides it.
     pane.setFocus()
     before = crosshair.position
     QTest.keyClick(pane, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)

@@ -1,4 +1,4 @@
-"""Tests of the table of replicas grouped by pool or host, with a summary of each group."""
+"""Tests of the table of replicas, grouped by pool or by host, with a summary for each group."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_replicas_stand_below_the_heading_of_their_pool(page: RunsPage, table: R
     tracks = page.feed.picture.tracks  # type: ignore[union-attr]  # The value is not None in this test.
     workers = sum(tracks[f"worker-{number}"].ring.last("throughput") for number in range(3))  # type: ignore[misc]  # Each trainer reports a throughput.
     assert names(table, RATE)[2] == f"{workers:,.0f}"
-    # When the order is reversed, the headings stay above their replicas.
+    # If the order is reversed, headings must stay above their replicas.
     table.sortByColumn(NAME, Qt.SortOrder.DescendingOrder)
     assert names(table) == [CHIEF, "chief-0", WORKERS, "worker-2", "worker-1", "worker-0"]
     table.sortByColumn(LOSS, Qt.SortOrder.DescendingOrder)
@@ -61,7 +61,7 @@ def test_a_group_is_folded_and_selected_by_its_heading(qtbot: Any, page: RunsPag
     assert page.run_view.plots.names == ["worker-0", "worker-1", "worker-2"]
     QTest.keyClick(table, Qt.Key.Key_Left)
     assert names(table) == [CHIEF, "chief-0", WORKERS]
-    page.run_view.search.setText("worker-1")  # The text matches a replica in the folded group.
+    page.run_view.search.setText("worker-1")  # The replica that matches the text is in a folded group.
     assert names(table) == [WORKERS, "worker-1"]
     page.run_view.search.clear()
     QTest.keyClick(table, Qt.Key.Key_Return)

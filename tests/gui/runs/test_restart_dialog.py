@@ -1,4 +1,4 @@
-"""Tests that *Stop* and *Restart* keep their positions, and that a restart asks where to begin."""
+"""Tests that *Stop* and *Restart* never change places, and that the restart dialog asks where the new run begins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def places(page: RunsPage) -> dict[str, QPoint]:
 def ask(qtbot: Any, page: RunsPage, run: Acting) -> tuple[RestartDialog, list[bool]]:
     """Ends the run and opens the restart dialog.
 
-    Returns the dialog, and a list of the launches that it has requested.
+    Returns the dialog, and a list of the launches that it requests.
     """
     run.end("succeeded", "")
     qtbot.waitUntil(page.actions_.restart.isEnabled)
@@ -43,7 +43,7 @@ def test_no_button_moves_when_a_run_ends(qtbot: Any, page: RunsPage, run: Acting
     run.end("succeeded", "")
     qtbot.waitUntil(page.actions_.restart.isEnabled)
     assert places(page) == before
-    QTest.mouseClick(stop, LEFT)  # The user meant to stop the run, which has just ended by itself.
+    QTest.mouseClick(stop, LEFT)  # The user wanted to stop the run, but it has just ended by itself.
     assert page._restart_dialog is None
     assert not page.restarting.is_launching
 

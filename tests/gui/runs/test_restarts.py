@@ -1,4 +1,6 @@
-"""Tests that a restart shows its reason, the hosts and time it waits for, and the restarts of each replica."""
+"""Tests that the page shows why a run restarts, for which hosts it waits and how long, and how often each replica has
+restarted.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def state(run: Acting, name: str, at: float, how: str, **more: Any) -> None:
 
 
 def restart(run: Acting, at: float = 20.0, generation: int = 1, cause: str = CAUSE) -> None:
-    """Ends all replicas and begins a restart."""
+    """Ends all replicas, and begins to restart the gang."""
     for replica in run.plan.replicas:
         why = {"reason": cause.partition(": ")[2]} if cause.startswith(replica.name) else {}
         state(run, replica.name, at, "failed" if why else "stopped", **why)
@@ -43,7 +45,7 @@ def up_again(run: Acting, at: float, generation: int = 1) -> None:
 
 
 def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
-    """Simulates the loss of a host that the run waits for; returns the time limit."""
+    """Loses a host that the run waits for; returns the time until which the run waits."""
     for replica in run.plan.replicas:
         if replica.host == "gpu-b":
             state(run, replica.name, at, "lost", reason=LOST)
@@ -95,10 +97,10 @@ def test_a_lost_host_is_waited_for_until_a_time() -> None:
     needs = alerts_of(picture)
     assert [need.title for need in needs] == ["Waiting for gpu-b"]
     assert clock(until, exact=True) in needs[0].detail
-    # Both the restart and the wait are shown.
+    # The page shows both the restart and the wait.
     told = [moment_in_words(moment) for moment in picture.moments[-2:]]
     assert told == [f"restarting: {LOST}", f"restarting: waiting for gpu-b until {clock(until, exact=True)}"]
-    # A later report does not change the displayed time.
+    # A later report must not change the time that is shown.
     run.play("report", 100, replica="chief-0", step=1)
     tell(picture, run)
     assert picture.waiting.until == until

@@ -1,4 +1,4 @@
-"""Tests of the second line of a run in the list, and of its tool tip, which contains that line in full."""
+"""Tests of the second line of a run in the list, and of the tool tip that shows it in full."""
 
 from __future__ import annotations
 

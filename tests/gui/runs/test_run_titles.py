@@ -1,4 +1,4 @@
-"""Tests that runs with the same name are distinguished by their start, and that a restart names its original run."""
+"""Tests that runs with the same name are distinguished by their start, and that a restart names the original run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_namesakes_have_their_start_as_exactly_as_needed() -> None:
     twins = [known("a", "digits", NOON), known("b", "digits", NOON)]
     assert [title_of(run, twins) for run in twins] == ["digits · a", "digits · b"]
     old = known("d", "digits", NOON - 40 * 86400)
-    assert ":" not in start_of(old, runs)  # No other run of this name started on that day, so the day suffices.
+    assert ":" not in start_of(old, runs)  # No other run of this name started on that day, so the title needs no time.
     older = known("e", "digits", NOON - 40 * 86400 - 600)
     assert start_of(old, [old, older]) == f"{start_of(old, runs)} 12:30"
 

@@ -1,4 +1,4 @@
-"""Tests of the Runs page with mouse and keyboard: list, a live run, its log, and actions."""
+"""Tests of the Runs page with mouse and keyboard: the list, a live run, its log, and actions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPa
     shown = plot.accessibleName().rpartition(": ")[2]
     assert plot.accessibleName().startswith("Throughput, 4 trainers: ")
     assert shown in bar.state.text()
-    # The bar must show a new value only together with the plot, and not when its own clock ticks.
+    # The bar shows a new value only when the plot does, even if the page's clock ticks in between.
     assert page.feed is not None
     page.feed.picture.totals.append(BEGAN + 20, {"throughput": 5000.0})
     page._tick()
@@ -97,7 +97,7 @@ def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPa
     run.measure(30)
     qtbot.waitUntil(lambda: shown not in bar.state.text())
     assert plot.accessibleName().rpartition(": ")[2] in bar.state.text()
-    # The plot of a single replica is named after the replica.
+    # If one replica is chosen, the plot's name contains it.
     page.run_view.choose(["worker-0"])
     assert plot.accessibleName().startswith("Throughput, worker-0: ")
 
@@ -186,7 +186,7 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     known = page.model.run(run.run_id)
     assert known is not None
     assert page.list_model.state_of(known) == f"running as of {clock(BEGAN + 1)}"
-    # *Restart* is disabled, because it would create a second run. *Stop* is enabled, and tells why the run cannot be
+    # *Restart* is disabled, because there would be a second run. *Stop* is enabled, but only says why the run cannot be
     # stopped.
     assert (acts.stop.isEnabled(), acts.restart.isEnabled()) == (True, False)
     acts.stop.trigger()
@@ -211,7 +211,7 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
     run.play("run_state", 20, state="failed", reason="the primary host gpu-a was lost")
     run.alive = False
     run.down.add("gpu-a")
-    page = make_page(run)  # The run was launched from another computer.
+    page = make_page(run)  # Another computer has launched the run.
     page.model.refresh()
     qtbot.waitUntil(lambda: page.feed is not None and page.feed.error is not None)
 
@@ -329,9 +329,9 @@ def test_the_keyboard_reaches_everything(qtbot: Any, page: RunsPage, run: Acting
         QTest.keyClick(window.focusWidget() or window, Qt.Key.Key_Tab)
         reached.add(window.focusWidget())
     assert {name for name, widget in wanted.items() if widget not in reached} == set()
-    # The arrow keys reach the other buttons of the group.
+    # The other buttons of the group are reached with the arrow keys.
     assert reached & {page.bar.views.button(key) for key in ("canvas", "table", "plots")}
-    # The cards of failed replicas, which appear and disappear, are reachable as well.
+    # The cards of failed replicas, which appear and disappear, can be reached, too.
     assert any(widget is not None and widget.accessibleName().startswith("worker-1 failed") for widget in reached)
     unnamed = [
         widget

@@ -1,6 +1,6 @@
-"""Tests that the parts of a step are shown per replica and per server, with units.
+"""Tests that the parts of a step are shown for each replica and server, with units.
 
-Values that a strategy lacks are not shown as zeros.
+Values that a strategy does not have are left out, and are not shown as zeros.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SERVED = {"version": 1204, "clients": 4, "bytes_s": 12_340_000, "wait_s": 0.031,
 
 @pytest.fixture
 def run() -> Acting:
-    """A run with a parameter server."""
+    """Returns a run with a parameter server."""
     trainers = (
         "{name: chief, role: chief, replicas: 1, gpus: 1}",
         "{name: workers, role: worker, replicas: 3, gpus: 1}",

@@ -1,4 +1,4 @@
-"""Tests that marks of states use one colour token for each meaning."""
+"""Tests that the marks of states have one colour token for each meaning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_gui.theme.theme import Mode, theme
 
 
 def has(image: QImage, token: str) -> bool:
-    """Returns whether any pixel has exactly the colour of a token."""
+    """Returns whether a pixel has exactly the colour of this token."""
     wanted = QColor(theme().color(token)).rgb()
     return any(image.pixel(x, y) == wanted for x in range(image.width()) for y in range(image.height()))
 
@@ -27,7 +27,7 @@ def test_a_mark_has_the_colour_of_its_text_and_no_other_mark_has_it(qapp: object
         paint_state(painter, QRectF(0, 0, 64, 64), state)
         painter.end()
         assert has(image, "fail") == (trouble_token(state) == "fail"), state
-        # The state `waiting` is not a problem, but its mark, a clock, also has this colour.
+        # `waiting` is not a problem, but its mark, a clock, has the same colour.
         assert has(image, "wait") == (trouble_token(state) == "wait" or state == "waiting"), state
 
 

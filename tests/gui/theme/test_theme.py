@@ -1,4 +1,4 @@
-"""Tests that the theme follows the system or a choice, reports changes, and updates icons."""
+"""Tests that the theme follows the system or the user's choice, reports changes, and updates icons."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def ink_of(image: QImage) -> str:
 
 @pytest.mark.parametrize("kind", [QPushButton, QToolButton, QCheckBox, QRadioButton])
 def test_the_keyboard_focus_draws_no_rectangle_inside_a_button(qtbot: QtBot, kind: type[QAbstractButton]) -> None:
-    """After Tab was pressed in a window, Fusion fills a rectangle inside the focused button."""
+    """Once the user has pressed Tab in a window, Qt's style Fusion would fill a rectangle inside the focused button."""
     window = QWidget()
     first, button = QPushButton("First", window), kind(window)
     button.setText("Remove")

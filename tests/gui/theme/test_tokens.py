@@ -1,4 +1,4 @@
-"""Tests of the contrast of text, and of equal tokens in light and dark."""
+"""Tests that texts have enough contrast, and that the light and the dark theme have the same tokens."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_stylesheet_is_made_of_tokens_only(tokens: Tokens) -> None:
 
 
 def contrast(one: str, other: str) -> float:
-    """Returns the contrast ratio as defined by WCAG 2."""
+    """Returns the contrast ratio of two colours as defined by WCAG 2."""
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 

@@ -1,4 +1,4 @@
-"""Fixtures of the Topology page in a window, with hosts that are never contacted."""
+"""Fixtures of the Topology page in a window, with hosts that no test contacts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def yard() -> list[HostFacts]:
 
 @pytest.fixture
 def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriver:
-    """A function that creates pages with the given hosts in a visible window."""
+    """Returns a function that shows the page with the given hosts in a window."""
 
     def make(hosts: list[HostFacts] | None = None, recovery: Path | None = None) -> Driver:
         fleet, recent = FleetOf(yard if hosts is None else hosts), FewFiles()
@@ -61,7 +61,7 @@ def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriv
 
 @pytest.fixture
 def empty(make_driver: MakeDriver) -> Driver:
-    """A page with an empty topology."""
+    """Returns a page with an empty topology."""
     return make_driver()
 
 
@@ -75,7 +75,7 @@ def digits_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def digits(make_driver: MakeDriver, digits_file: Path) -> Driver:
-    """A page with a chief and four workers."""
+    """Returns a page with a chief and four workers."""
     driver = make_driver()
     driver.page.open(digits_file)
     return driver

@@ -25,7 +25,7 @@ GIVE_UP_MS = 20_000
 
 
 class Hand:
-    """Moves the pressed mouse with timers, because a drag blocks all other code."""
+    """Moves the mouse with the button pressed. Timers move it, because a drag blocks all other code."""
 
     def __init__(self, window: QWidget, start: QPoint, end: QPoint, escape: bool) -> None:
         self._window = window.windowHandle()
@@ -40,8 +40,8 @@ class Hand:
     def _move(self) -> None:
         self._step += 1
         if self._step <= STEPS:
-            # The first sufficient move starts the drag and returns after its end. Each move therefore needs its own
-            # timer, because a timer is not called again while its handler runs.
+            # The first move that is long enough starts the drag, and returns only after the drag has ended. Each move
+            # needs its own timer, because a timer does not fire again while its handler runs.
             QTimer.singleShot(STEP_MS, self._move)
             QTest.mouseMove(self._window, self._start + (self._end - self._start) * self._step / STEPS)
             return

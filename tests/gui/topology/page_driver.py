@@ -1,4 +1,4 @@
-"""Simulated mouse and keyboard on the Topology page."""
+"""Simulates mouse and keyboard input on the Topology page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHIFT = Qt.KeyboardModifier.ShiftModifier
 
 
 class FleetOf(QObject):
-    """A list of hosts for the page, in place of the fleet model."""
+    """Gives the page a list of hosts, in place of the fleet model."""
 
     facts_changed = Signal()
 
@@ -54,7 +54,7 @@ class FleetOf(QObject):
 
 
 class FewFiles:
-    """Recent files and settings of the page that are kept in memory instead of the user's file."""
+    """Keeps the page's recent files and settings in memory, and not in the user's files."""
 
     def __init__(self) -> None:
         self.recent_files: list[Path] = []
@@ -66,7 +66,7 @@ class FewFiles:
 
 
 class Window(QWidget):
-    """A window with the page and its bar, which closes like the program's window."""
+    """A window with the page and the page's bar, which closes as the program's window does."""
 
     def __init__(self, page: TopologyPage) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Driver:
         return {pool.name: pool.replicas for pool in self.value.pools}
 
     def where(self, name: str) -> str:
-        """Returns the place of a replica as `gpu-b:2` or `cpu-d`, or an empty string."""
+        """Returns the place of a replica, such as `gpu-b:2` or `cpu-d`; returns an empty string if it has none."""
         planned = self.page.current_plan.replica(name)
         gpus = ",".join(str(gpu.index) for gpu in planned.gpus)
         return (planned.host or "") + (f":{gpus}" if gpus else "")
@@ -117,14 +117,14 @@ class Driver:
         return self.page.notice_bar.text if self.page.notice_bar.isVisible() else ""
 
     def codes(self) -> list[str]:
-        """Returns the codes of the problems after validation."""
+        """Validates the topology; returns the codes of the problems."""
         self.page.checks.now()
         return [problem.code for problem in self.page.problems.problems]
 
     # Input by keyboard
 
     def keys(self, key: Qt.Key, modifiers: Qt.KeyboardModifier = PLAIN) -> None:
-        """Presses a key in the focused widget."""
+        """Presses a key in the widget that has the focus."""
         widget = QApplication.focusWidget() or self.window
         QTest.keyClick(widget, key, modifiers)
 
@@ -140,7 +140,7 @@ class Driver:
     # Input on the canvas
 
     def at(self, name: str) -> QPoint:
-        """Returns the middle of a chip."""
+        """Returns the centre of a chip."""
         rect = self.page.scene.rect_of(name)
         assert not rect.isNull(), f"{name} is not on the canvas"
         return self.page.view.mapFromScene(rect.center())
@@ -164,7 +164,7 @@ class Driver:
         assert set(self.page.editor.selection) == set(names)
 
     def carry(self, name: str, target: str, *, drop: bool = True) -> str:
-        """Drags a chip to a target; returns the caption beside the cursor."""
+        """Drags a chip to a target without dropping it; returns the caption beside the cursor."""
         viewport = self.page.view.viewport()
         start, end = self.at(name), self.slot(target)
         QTest.mousePress(viewport, LEFT, PLAIN, start)
@@ -177,7 +177,7 @@ class Driver:
         return caption
 
     def drop(self, rows: PaletteList, key: str, target: str) -> bool:
-        """Drops a row of the palette on the canvas; returns False if the canvas refuses it."""
+        """Drops a row of the palette on the canvas; returns whether the canvas accepts it."""
         viewport = self.page.view.viewport()
         at, mime, copy = self.slot(target), rows.mime_of(key), Qt.DropAction.CopyAction
         enter = QDragEnterEvent(at, copy, mime, LEFT, PLAIN)
@@ -205,7 +205,7 @@ class Driver:
     # Input in the inspector
 
     def fill(self, group: Group, key: str, text: str) -> None:
-        """Replaces the text of a field and presses Enter (Ctrl+Enter in multi-line fields)."""
+        """Replaces the text of a field and presses Enter, or Ctrl+Enter in a multi-line field."""
         field = group.field(key)
         field.setFocus()
         QTest.keyClick(field, Qt.Key.Key_A, CONTROL)
@@ -220,7 +220,7 @@ class Driver:
             QTest.keyClick(field, Qt.Key.Key_Return)
 
     def pick(self, field: ChoiceField, text: str) -> None:
-        """Selects an entry of a combo box with the keyboard."""
+        """Chooses an entry of a combo box with the keyboard."""
         field.setFocus()
         row = field.findText(text)
         assert row >= 0, f"there is no {text}"
@@ -229,7 +229,7 @@ class Driver:
             QTest.keyClick(field, Qt.Key.Key_Down)
 
     def pick_from_popup(self, field: ChoiceField, text: str) -> None:
-        """Selects an entry in the popup list of a combo box."""
+        """Chooses an entry in the popup of a combo box."""
         field.showPopup()
         view = field.view()
         view.setCurrentIndex(field.model().index(field.findText(text), 0))

@@ -1,4 +1,4 @@
-"""Tests of editing a topology on the canvas with real events: palette, drags of chips, and clipboard."""
+"""Tests of editing a topology on the canvas with real events: the palette, drags of chips, and the clipboard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_click_on_a_role_adds_one(empty: Driver) -> None:
     empty.choose(empty.page.palette_.roles, "worker")
     empty.choose(empty.page.palette_.roles, "worker")
     assert empty.counts() == {"workers": 2}
-    assert empty.value.pools[0].gpus == 1  # The hosts have GPUs, so the new pool requests one.
+    assert empty.value.pools[0].gpus == 1  # The hosts have GPUs, so each replica of the new pool requests one.
     assert empty.page.editor.selection == ("worker-1",)
 
 
@@ -256,7 +256,7 @@ def test_the_menu_of_a_chip_does_what_it_says(digits: Driver) -> None:
 
 
 def test_the_example_drawn_from_an_empty_canvas(make_driver: MakeDriver, tmp_path: Path) -> None:
-    """The test draws examples/digits/three-hosts.yaml with mouse and keyboard."""
+    """Draws examples/digits/three-hosts.yaml with mouse and keyboard."""
     (tmp_path / "train.py").write_text("")
     driver = make_driver([host("gpu-a"), host("gpu-b"), host("gpu-c")])
     page, pools = driver.page, driver.page.inspector.pools.pool

@@ -1,4 +1,4 @@
-"""Tests of GPUs in use: which GPUs the page counts as free, shows in slots, and refuses."""
+"""Tests of GPUs that are in use: they do not count as free, are shown in their slots, and are refused as targets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = replace(host("gpu-a", 4), use_known=False)
 
 
 def free(driver: Driver, name: str) -> str:
-    """Returns the text about the free GPUs of a host in the palette."""
+    """Returns what the palette says about a host's free GPUs."""
     row = driver.page.palette_.hosts.row_of(name)
     assert row is not None
     return str(row.data(COUNT))

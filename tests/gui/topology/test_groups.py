@@ -1,4 +1,4 @@
-"""Tests of the arrangement by group: frames of groups, and drags that move replicas to other groups."""
+"""Tests of the arrangement by group: frames around groups, and drags that move replicas into other groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ program: {script: train.py}
 
 @pytest.fixture
 def groups(make_driver: MakeDriver, tmp_path: Path) -> Driver:
-    """A page that shows two worker groups and a group of servers."""
+    """Returns a page that shows two worker groups and a group of servers."""
     path = tmp_path / "groups.yaml"
     path.write_text(DOWNPOUR)
     (tmp_path / "train.py").write_text("")
@@ -54,7 +54,7 @@ def header(driver: Driver, key: str) -> QPoint:
 
 
 def frames(driver: Driver) -> dict[str, list[str]]:
-    """Returns the replicas in each frame."""
+    """Returns the names of the replicas in each frame."""
     racks = driver.page.scene._racks
     return {key: [chip.name for chip in item.content.chips] for key, item in racks.items()}
 

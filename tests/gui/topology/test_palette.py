@@ -1,4 +1,4 @@
-"""Tests of the palette's rows with pointer and keyboard, and of Esc in the search field."""
+"""Tests of the palette's rows with pointer and keyboard, and of Esc in the palette's search field."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def test_no_row_is_highlighted_after_the_pointer_has_left(empty: Driver) -> None
     QApplication.sendEvent(viewport, hover)
     assert rows.grab().toImage() != plain
     QApplication.sendEvent(viewport, QEvent(QEvent.Type.Leave))
-    QApplication.sendEvent(viewport, hover)  # At the end of a drag, Qt sends a hover event after the leave event.
+    QApplication.sendEvent(viewport, hover)  # When a drag ends, Qt sends a hover event after the leave event.
     assert rows.grab().toImage() == plain

@@ -1,4 +1,4 @@
-"""Tests of drags out of the palette with Qt's own drag loop on a virtual display."""
+"""Tests of dragging rows out of the palette, with Qt's own drag loop on a virtual display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of presets: added by one click, drag or search, undone in one step, with edges on the canvas."""
+"""Tests of presets: a click, a drag or the search applies one, one step undoes it, and its edges are on the canvas."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
     assert empty.counts() == {"chief": 1, "workers": 4, "servers": 3}
     assert [pool.machine for pool in empty.value.pools] == ["n1-highcpu-8", "n1-highcpu-8", "n1-standard-4"]
     assert empty.undo_text() == "Preset STANDARD_1"
-    # Tab moves from a heading to its rows, although these were created later than other widgets.
+    # Tab moves from a heading to the rows below it, although they were created after other widgets.
     head = next(section.head for section in empty.page.palette_.sections if section.rows is tiers)
     head.setFocus()
     empty.keys(Qt.Key.Key_Tab)
@@ -53,7 +53,7 @@ def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
 def test_a_scale_tier_can_be_typed_and_what_does_not_fit_is_hidden(empty: Driver) -> None:
     empty.on_canvas()
     empty.keys(Qt.Key.Key_A)
-    # Rarely used sections are folded to make room for the hosts. A search also finds the rows of folded sections.
+    # Sections that are rarely used are folded, to make room for the hosts. The search also finds their rows.
     palette = empty.page.palette_
     assert not palette.tiers.isVisible()
     assert not palette.hosts.visibleRegion().isEmpty()
@@ -163,8 +163,8 @@ def test_a_machine_type_is_dragged_onto_a_replica_a_host_or_the_selection(digits
     digits.select("chief-0")
     assert machines_after("") == ["complex_model_m", None]
     assert machines_after(digits.where("chief-0")) == ["complex_model_m", None]
-    # A machine type dragged over a host without replicas shows an instruction. After the drag, nothing stays
-    # highlighted.
+    # If a machine type is dragged over a host without replicas, the canvas shows an instruction. After the drag,
+    # nothing may stay highlighted.
     digits.page.editor.select(())
     digits.page.editor.show_host("cpu-d")
     assert not digits.drop(digits.page.palette_.machines, "complex_model_m", "cpu-d")
@@ -185,7 +185,7 @@ def test_servers_get_no_gpus_of_their_machine_and_it_can_be_typed(empty: Driver)
 
 
 def answer(driver: Driver, text: str) -> None:
-    """Presses a button of the question about unused replicas."""
+    """Presses a button of the question about replicas that the preset does not use."""
     box = driver.page.findChild(ConfirmationDialog, "preset")
     assert box.windowTitle() == "Remove 3 reducers?"
     assert "Downpour uses no reducers." in " ".join(one.text() for one in box.findChildren(QLabel))

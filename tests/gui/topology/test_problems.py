@@ -1,4 +1,6 @@
-"""Tests of problems: shown in the dock, beside the field, on the chip and at the line; and their effect on Launch."""
+"""Tests of where problems are shown (in the dock, beside the field, on the chip and at the line) and of their effect on
+*Launch*.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def test_what_fits_nowhere_is_told(digits: Driver) -> None:
 def test_hosts_that_come_change_what_fits(digits: Driver) -> None:
     digits.page.editor.set_pools([1], "replicas", 20, "replicas")
     assert digits.codes() == ["no-room"]
-    # The problem concerns only the unplaced replicas, so only these replicas are marked and selected.
+    # The problem is about the replicas without a place, so only these are marked and selected.
     scene = digits.page.scene
     lost = scene.unplaced
     assert 0 < len(lost) < 20
@@ -91,7 +93,7 @@ def unchecked(name: str) -> HostFacts:
 
 
 def jump(driver: Driver, code: str) -> None:
-    """Presses Enter on the problem with the given code."""
+    """Selects the problem with this code and presses Enter."""
     driver.page.checks.now()
     dock = driver.page.problems
     dock.set_open(True)

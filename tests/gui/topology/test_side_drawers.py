@@ -1,4 +1,4 @@
-"""Tests that palette and inspector become strips that open drawers in a narrow window."""
+"""Tests that palette and inspector become strips in a narrow window, and that the strips open drawers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
     digits.wait_until(lambda: left_of_canvas(digits) == WIDTH)
     assert page.side.strip.isVisible()
     assert not page.palette_.isVisible()
-    # In the tab order, the strip precedes the canvas, like the palette.
+    # In the order of Tab, the strip comes before the canvas, as the palette does.
     page.side.strip.setFocus()
     for stop in (page.side.strip.roles, page.view):  # type: ignore[attr-defined]  # Only the subclass has this attribute.
         digits.keys(Qt.Key.Key_Tab)
@@ -108,7 +108,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     button = page.fields.strip.focusProxy()
     assert not page.inspector.isVisible()
     assert view.mapTo(page, QPoint(view.width(), 0)).x() == page.width() - WIDTH
-    # Enter on a replica opens its fields over the canvas.
+    # Enter on a replica shows its fields in a drawer over the canvas.
     narrow.select("worker-1")
     before = view.geometry()
     narrow.keys(Qt.Key.Key_Return)
@@ -116,7 +116,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     assert page.inspector.geometry().getRect() == (page.width() - WIDTH - 288, 0, 288, page.height())
     assert view.geometry() == before
     assert button.isChecked()  # type: ignore[union-attr]  # The value is not None in this test.
-    # The drawer stays open while the selection changes; Esc closes it and returns the focus to the canvas.
+    # If the selection changes, the drawer stays open. Esc closes it and returns the focus to the canvas.
     narrow.click("chief-0")
     assert page.inspector.isVisible()
     assert page.inspector.title.text() == "Chief 0"
@@ -128,7 +128,7 @@ def test_the_inspector_is_a_drawer_that_stays_until_it_is_shut(narrow: Driver) -
     assert not page.inspector.isVisible()
     assert QApplication.focusWidget() is view
     assert not button.isChecked()  # type: ignore[union-attr]  # The value is not None in this test.
-    # The button closes the drawer, too; in a wide window, the drawer is part of the layout again.
+    # The button closes the drawer, too. In a wide window, the inspector is beside the canvas again.
     QTest.mouseClick(button, LEFT)
     assert page.inspector.isVisible()
     QTest.mouseClick(button, LEFT)

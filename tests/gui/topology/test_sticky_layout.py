@@ -1,4 +1,6 @@
-"""Tests that racks and chips stay in place while a topology is drawn, and that chips that must move are highlighted."""
+"""Tests that racks and chips keep their positions while a topology is edited, and that chips that must move are
+highlighted.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def test_a_rack_stays_after_its_last_replica_until_the_design_is_tidied(digits: 
     now = places(digits)
     assert {name: now[name] for name in before} == before
     before = now
-    # A replica can be dropped on the empty rack.
+    # The empty rack stays visible, so a replica can be dropped on it.
     digits.carry("worker-2", "gpu-b:1")
     assert digits.value.pins["worker-2"] == "gpu-b:1"
     digits.page.editor.remove(["worker-2"])
@@ -110,7 +112,7 @@ def test_a_drop_on_an_occupied_slot_swaps_as_one_step(digits: Driver) -> None:
     digits.on_canvas()
     digits.keys(Qt.Key.Key_Z, CONTROL)
     assert digits.value == before
-    # A displaced replica that is not pinned takes the other place, and gets no pin.
+    # The displaced replica has no pin. It swaps places with the other one, and gets no pin.
     assert digits.where("chief-0") == "gpu-a:0"
     digits.carry("chief-0", "gpu-a:3")
     assert (digits.where("chief-0"), digits.where("worker-2")) == ("gpu-a:3", "gpu-a:0")

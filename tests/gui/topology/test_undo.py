@@ -1,4 +1,4 @@
-"""Tests that every edit can be undone, and that undoing all edits restores the file byte for byte."""
+"""Tests that every edit can be undone, and that undoing all edits restores the file byte by byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.topology.file import read_topology
 
 
 def everything(digits: Driver) -> None:
-    """Performs many kinds of edits, most of them with the mouse and the keyboard."""
+    """Makes edits of many kinds, most of them with the mouse and the keyboard."""
     page = digits.page
     digits.choose(page.palette_.roles, "worker")
     digits.choose(page.palette_.hosts, "gpu-c")

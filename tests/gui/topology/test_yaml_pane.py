@@ -1,4 +1,6 @@
-"""Tests of the text beside the canvas: typing is an edit, errors are marked, and undo is shared with the page."""
+"""Tests of the text beside the canvas: text that the user types changes the topology, errors are marked, and undo is
+shared with the canvas.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from torchyard_gui.topology.yaml_view import indent_after, wrong_part
 
 
 def place_caret(driver: Driver, after: str, *, select: str = "") -> None:
-    """Focuses the text with the caret behind a part of it, or with a part selected."""
+    """Focuses the text, and places the caret after a part of it or selects this part."""
     view = driver.page.yaml.view
     view.setFocus()
     end = view.text.index(after) + len(after)
@@ -30,7 +32,7 @@ def place_caret(driver: Driver, after: str, *, select: str = "") -> None:
 
 @pytest.fixture
 def text(digits: Driver) -> Driver:
-    """A page with a chief and four workers, and its text."""
+    """Returns the text of a page with a chief and four workers."""
     digits.keys(Qt.Key.Key_E, CONTROL)
     assert digits.page.yaml.isVisible()
     return digits
@@ -100,7 +102,7 @@ def test_an_error_is_marked_in_place_and_the_canvas_keeps_the_last_valid_state(t
     assert strip.text.text().startswith("Line 9: unknown key “replicsa”; did you mean “replicas”?")
     assert strip.text.text().endswith("The canvas shows the last valid text.")
     assert text.page.document.is_modified
-    # Actions that need a valid text are refused with the number of the invalid line.
+    # While the text is invalid, actions that need a valid text are refused with the number of the invalid line.
     text.on_canvas()
     text.choose(text.page.palette_.roles, "worker")
     assert text.counts()["workers"] == 4
@@ -111,7 +113,7 @@ def test_an_error_is_marked_in_place_and_the_canvas_keeps_the_last_valid_state(t
     text.page.launch_requested.connect(launched.append)
     text.page.launch()
     assert launched == []
-    # Once corrected, the text is applied immediately.
+    # When the user has corrected the text, it is applied immediately.
     type_over(text, "worker, ", "replicsa", "replicas")
     text.wait_until(lambda: view.marked_lines() == [])
     assert not strip.isVisible()
@@ -138,7 +140,7 @@ def test_undo_is_one_stack_of_text_and_canvas(text: Driver) -> None:
     text.wait_until(lambda: text.page.document.problems != ())
     note()
     assert text.counts()["workers"] == 6
-    # The same keys undo the same steps in the text, where the caret follows, and on the canvas.
+    # The same keys undo the same edits in the text, where the caret follows, and on the canvas.
     for number, expected in enumerate(reversed(texts[:-1])):
         if number % 2:
             text.on_canvas()

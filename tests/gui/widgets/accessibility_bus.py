@@ -1,4 +1,4 @@
-"""Announces texts in a window, and prints the announcements on the accessibility bus.
+"""Announces texts in a window, and prints what arrives on the accessibility bus.
 
     python -m tests.gui.widgets.accessibility_bus
 
@@ -23,7 +23,7 @@ GIVE_UP_MS = 20_000
 
 
 class Reader(QObject):
-    """Receives announcements from the bus like a screen reader."""
+    """Receives announcements from the accessibility bus, as a screen reader does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Reader(QObject):
         """Urgency by text: 1 is polite, 2 interrupts."""
         self._bus = QDBusConnection.connectToBus(_address(), "accessibility")
         slot = SLOT("take(QDBusMessage)")
-        # The stubs require bytes, which PySide does not accept.
+        # According to the type stubs, this must be bytes, but PySide refuses bytes.
         self._bus.connect("", "", EVENTS, "Announcement", self, slot)  # type: ignore[call-overload]  # PySide does not accept bytes.
         register = QDBusMessage.createMethodCall(*REGISTRY, "RegisterEvent")
         register.setArguments(["object:announcement:", ["all"], ""])
@@ -45,7 +45,7 @@ class Reader(QObject):
 
 
 def _address() -> str:
-    """Returns the address of the accessibility bus once its launcher runs."""
+    """Waits until the launcher of the accessibility bus runs; returns the address of the bus."""
     found: list[str] = []
 
     def ask() -> bool:
@@ -66,7 +66,7 @@ def main() -> None:
     window.show()
 
     def heard() -> bool:
-        """Repeats the announcement until it is received, because Qt detects a listener with a delay."""
+        """Repeats the announcement until it is received, because Qt notices a listener only after a delay."""
         bar.clear()
         bar.show_notice("fail", "The run failed: out of memory")
         toast.say("Booked: gpu-b:0-1")

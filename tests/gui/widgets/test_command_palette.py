@@ -1,4 +1,4 @@
-"""Tests that the command palette finds actions by letters and runs them with Enter."""
+"""Tests that the command palette finds actions by their letters and runs them with Enter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that announcements of the window arrive on the accessibility bus."""
+"""Tests that the window's announcements arrive on the accessibility bus."""
 
 from __future__ import annotations
 

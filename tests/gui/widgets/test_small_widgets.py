@@ -1,4 +1,4 @@
-"""Tests of widgets that are too small for a separate test module."""
+"""Tests of several small widgets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def test_escape_empties_a_search_first(qtbot: QtBot) -> None:
 
 @pytest.mark.parametrize(("tabs", "result"), [(0, 0), (1, 1)])
 def test_enter_presses_the_focused_button_of_a_confirmation(tabs: int, result: int, qtbot: QtBot) -> None:
-    """The button that declines has the focus at first. Another one is pressed only after the user moved there."""
+    """At first, the button that declines has the focus. Enter presses another button only if the user has moved the
+    focus there.
+    """
     dialog = ConfirmationDialog("Remove it?", "It is deleted.", "Remove", "Keep")
     qtbot.addWidget(dialog)
     with qtbot.waitActive(dialog):

@@ -1,4 +1,4 @@
-"""Fixtures of the whole window with a sample fleet."""
+"""Fixtures of the whole window, with a sample fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 @pytest.fixture
 def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
-    """The window with all pages and eight hosts that are never contacted."""
+    """Returns the window with all pages and with eight hosts, none of which is contacted."""
     with without_theme():
         window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)

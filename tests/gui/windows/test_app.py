@@ -1,4 +1,4 @@
-"""Tests of the whole window: the file at its start, pages, actions, launches, and unsaved changes."""
+"""Tests of the whole window: the file that it opens at its start, pages, actions, launches, and unsaved changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ program: {script: train.py}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A small topology with its script."""
+    """Writes a small topology and its script."""
     path = tmp_path / "small.yaml"
     path.write_text(TOPOLOGY, encoding="utf-8")
     (tmp_path / "train.py").write_text("", encoding="utf-8")
@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def opened(qtbot: QtBot, home: Home, file: Path | None = None) -> MainWindow:
-    """Returns the visible window; no host is contacted."""
+    """Shows the window and returns it; no host is contacted."""
     window = app.make_window(home, home.fleet_file, file)
     qtbot.addWidget(window)
     window.painted.disconnect()

@@ -1,4 +1,4 @@
-"""Tests that the status bar's summary of the fleet contains only known values."""
+"""Tests that the summary of the fleet in the status bar contains only known values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MakeFleet = Callable[[str], FleetModel]
 
 @pytest.fixture
 def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
-    """A function that creates the model of a fleet with the given host names. The hosts are never contacted."""
+    """Returns a function that creates the model of a fleet with the given host names. No host is contacted."""
     made: list[FleetModel] = []
 
     def make(names: str) -> FleetModel:
@@ -39,7 +39,7 @@ def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
 
 
 def put(fleet: FleetModel, name: str, **changes: object) -> HostStatus:
-    """Sets a host's status as a check would."""
+    """Sets the status of a host as a check does."""
     status = fleet._statuses[name] = replace(fleet._statuses[name], **changes)  # type: ignore[arg-type]  # The fields have different types.
     return status
 

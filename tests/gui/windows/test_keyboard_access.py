@@ -1,4 +1,4 @@
-"""Tests that everything in the window is reachable by keyboard and has an accessible name."""
+"""Tests that everything in the window can be reached by keyboard and has an accessible name."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def listed(palette: QListWidget) -> list[str]:
 
 
 def nameless(root: QWidget) -> list[str]:
-    """Returns focusable widgets without an accessible name."""
+    """Returns the widgets that accept the focus but have no accessible name."""
     found = []
     for widget in root.findChildren(QWidget):
-        # A viewport has the name of its scroll area, and the line edit of a spin box has the name of the spin box.
+        # A viewport takes its name from its scroll area, and the line edit of a spin box from the spin box.
         inside = isinstance(widget.parent(), QAbstractScrollArea) or widget.focusProxy() is not None
         if widget.isVisible() and widget.focusPolicy() != Qt.FocusPolicy.NoFocus and not inside:
             told = QAccessible.queryAccessibleInterface(widget)
@@ -52,11 +52,11 @@ def test_the_palette_offers_all_that_can_be_done_now(window: MainWindow, page: s
 
 
 def test_no_action_is_out_of_the_keyboards_reach(window: MainWindow) -> None:
-    """Each action that is not in the command palette has a button or a menu that can be reached with Tab or F10."""
+    """An action that is not in the command palette must have a button or a menu that can be reached with Tab or F10."""
     in_palette = set(window.all_actions())
     ours = [action for action in window.findChildren(QAction) if action.text() and action.menu() is None]
     beside = {action.text() for action in ours if action not in in_palette and not action.isSeparator()}
-    # The exceptions are the button of the empty page, and pyqtgraph's actions for a menu that is never shown.
+    # These exceptions are the button of an empty page, and an action of pyqtgraph for a menu that is never shown.
     assert beside <= {"Go to the topology", "Export..."}
 
 
@@ -102,7 +102,7 @@ def test_focusable_widgets_have_names(window: MainWindow, qtbot: QtBot, page: st
 
 
 def test_the_launch_panel_has_names_in_words(window: MainWindow, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    # `phases` replaces this class. monkeypatch restores it after the test.
+    # `phases` replaces this class; monkeypatch restores it.
     monkeypatch.setattr(launch_panel, "LaunchJob", LaunchJob)
     for name, panel in phases(wiring_of(window)):
         assert panel.isVisible()

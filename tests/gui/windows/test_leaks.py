@@ -1,4 +1,4 @@
-"""Tests that a window frees its objects, threads and memory after it has been opened, used and closed."""
+"""Tests that a window that has been opened, used and closed leaves no objects, threads or memory behind."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CONTROL = Qt.KeyboardModifier.ControlModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier
 WARM_UP, TIMES = 3, 8
 GROWS_AT_MOST_MB = 6.0
-"""Maximum growth over TIMES windows of several megabytes each: it allows for memory kept by the allocator, but not for
-a window.
+"""Maximum growth of memory over TIMES windows, each of which takes several megabytes. The allocator may keep this much,
+but one window that is never freed would exceed it.
 """
 
 
@@ -79,7 +79,7 @@ def is_popup(thing: QObject | QGraphicsItem) -> bool:
     """Returns whether an object is the popup of a combo box.
 
     Popups are not counted, because Qt creates them late, even for combo boxes that an earlier test has left behind. The
-    combo boxes themselves are counted.
+    combo boxes are counted.
     """
     return isinstance(thing, QFrame) and thing.metaObject().className() == "QComboBoxPrivateContainer"
 
@@ -90,7 +90,9 @@ def objects() -> Counter[str]:
 
 
 def described(kinds: Counter[str]) -> str:
-    """Returns the live widgets of some classes with their class in C++, name and parent, to find who keeps them."""
+    """Returns the live widgets of some classes with their C++ class, name and parent, which help to find what keeps
+    them alive.
+    """
     found = [thing for thing in live_objects() if isinstance(thing, QObject) and type(thing).__name__ in kinds]
     lines = [f"{one.metaObject().className()} “{one.objectName()}” in {one.parent()}" for one in found]
     return "\n".join([str(kinds), *lines])
@@ -107,7 +109,7 @@ def test_closed_windows_leave_nothing(qtbot: QtBot, tmp_path: Path) -> None:
     before, shown, threads, memory = objects(), QApplication.topLevelWidgets(), threading.active_count(), memory_mb()
     for number in range(TIMES):
         use_a_window(qtbot, tmp_path / str(number))
-    # On a busy machine, a job may still refer to the closed window for a while, so settle() is repeated.
+    # On a busy machine, a job may refer to the closed window for some time, so settle() is repeated.
     more = Counter[str]()
 
     def is_settled() -> bool:

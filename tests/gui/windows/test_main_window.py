@@ -1,4 +1,4 @@
-"""Tests that the window shows pages, keeps their shortcuts apart, stores settings, and closes if all pages agree."""
+"""Tests that the window shows pages, separates their shortcuts, stores settings, and closes if all pages agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.windows.window_settings import WindowSettings
 
 
 class PageOfFields(QWidget):
-    """A page with two text fields and an action that is recorded in `done`."""
+    """A page with two text fields, and with an action that appends to `done`."""
 
     status_changed = Signal()
     icon_name = "topology"
@@ -239,7 +239,7 @@ def test_the_first_paint_is_signalled_once(qtbot: QtBot, home: Home) -> None:
 
 
 def drop(window: MainWindow, path: Path) -> bool:
-    """Drops a file on the window; returns whether it was accepted."""
+    """Drops a file on the window; returns whether the window accepts it."""
     data = QMimeData()
     data.setUrls([QUrl.fromLocalFile(str(path))])
     copy, left, none = Qt.DropAction.CopyAction, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier

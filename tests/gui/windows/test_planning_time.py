@@ -1,6 +1,6 @@
-"""Tests of the planned time of the Topology page, and of links between runs and bookings.
+"""Tests of the planned time of the Topology page, and of the links between runs and bookings.
 
-The tests use the whole window with an SQLite store and a stopped clock, and contact no host.
+The tests use the whole window with an SQLite store and a clock that stands still. They contact no host.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from torchyard_gui.windows.connections import WindowConnections
 
 ZONE = "Europe/Berlin"
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
-"""A Wednesday, at 09:00 in Berlin."""
+"""A Wednesday at 09:00 in Berlin."""
 HOUR = timedelta(hours=1)
 LEFT, Key = Qt.MouseButton.LeftButton, Qt.Key
 
 
 class Office:
-    """The window of user `kim`, and its calendar."""
+    """The window of the user `kim`, and the team's calendar."""
 
     def __init__(self, qtbot: QtBot, folder: Path):
         self.qtbot = qtbot
@@ -63,7 +63,7 @@ class Office:
     def open(self) -> None:
         window = self.window = app.make_window(*self.places)
         self.qtbot.addWidget(window, before_close_func=lambda _: self.wiring.document.start_new())
-        window.painted.disconnect()  # Work after the first paint would contact hosts.
+        window.painted.disconnect()  # After its first paint, the window would contact hosts.
         wiring = window.findChild(WindowConnections)
         assert isinstance(wiring, WindowConnections)
         self.wiring = wiring
@@ -104,7 +104,7 @@ class Office:
         return self.page.scene.tooltip_at(self.page.scene.rect_of_slot(host, gpu).center())
 
     def ask_when(self, start: str, lasts: str) -> None:
-        """Sets the planned time with button, fields and Enter."""
+        """Sets the planned time: presses its button, fills the fields, and presses Enter."""
         QTest.mouseClick(self.page.bar.when, LEFT)
         popup = self.page.bar.when.popup
         assert popup.isVisible()
@@ -117,7 +117,7 @@ class Office:
 
 @pytest.fixture
 def office(qtbot: QtBot, tmp_path: Path) -> Iterator[Office]:
-    """An `Office` whose window has not been opened yet, so that tests can first add bookings to its calendar."""
+    """Returns an `Office` whose window is not open yet, so that a test can first add bookings to the calendar."""
     made = Office(qtbot, tmp_path)
     yield made
     made.store.close()
@@ -133,8 +133,8 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     page.editor.show_host("gpu-c")
     office.wait_until(lambda: office.free("gpu-c") != "4 of 4 free")
 
-    # In the next 8 h, two GPUs are booked from now, a third one from 15:00, and a fourth one only later. The plan uses
-    # the other GPUs.
+    # In the next 8 h, two GPUs are booked from now and a third one from 15:00. A fourth GPU is booked only later, so
+    # the plan uses it.
     assert page.bar.when.text() == "When: now, 8 h"
     assert page.current_plan.replica("worker-16").host == "gpu-c"
     assert [gpu.index for gpu in page.current_plan.replica("worker-16").gpus] == [3]
@@ -148,19 +148,20 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert page.editor.why_not(["worker-1"], "gpu-c:0") == "gpu-c:0 is booked by lee until 13:00"
     page.editor.pin(["chief-0"], "gpu-e:0")
     assert office.slot("gpu-e", 3) == "You have booked GPU 3 of gpu-e until 21:00: “mine”"
-    # All four GPUs are in the user's own booking, so the topology may use them. It already uses one.
+    # All four GPUs are in the user's own booking, so they count as free for this topology, which already uses one of
+    # them.
     assert office.free("gpu-e") == "3 of 4 free"
     page.editor.select(["chief-0"])
     assert page.inspector.place.booked.text() == "In your booking “mine”, until 21:00."
 
-    # If the planned length is two hours, a booking from 15:00 is irrelevant.
+    # With a planned length of two hours, the booking from 15:00 has no effect.
     office.ask_when("now", "2h")
     assert page.bar.when.text() == "When: now, 2 h"
     assert sorted(
         gpu.index for planned in page.current_plan.replicas if planned.host == "gpu-c" for gpu in planned.gpus
     ) == [2, 3]
 
-    # Tomorrow at seven, Lee's GPUs are free again, and the current use of gpu-d is irrelevant.
+    # Tomorrow at 07:00, the GPUs that Lee has booked are free again, and the present use of gpu-d has no effect.
     assert office.free("gpu-d") == "0 of 4 free"
     office.ask_when("tomorrow 7", "4h")
     assert page.bar.when.text() == "When: Thu 9 Jan 07:00, 4 h"
@@ -171,7 +172,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     assert taken == [0, 1, 2]
     assert page.bar.launch.text() == "Book and launch …"
 
-    # The page shows bookings that another desktop has made. A planned time that has passed becomes the current time.
+    # The page considers bookings that another desktop has made. A planned time in the past becomes the current time.
     office.book("lee", "gpu-c:0 gpu-c:1 gpu-c:2", 22, 24)
     office.wait_until(lambda: office.free("gpu-c") == "4 booked")
     office.now += 23 * HOUR
@@ -262,7 +263,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     menu = bookings.acts.menu(bookings, has_booking=True)
     assert bookings.acts.run in menu.actions()
     menu.deleteLater()
-    # The user returns from the run to the booking, which is in a different week from the displayed one.
+    # The user returns from the run to its booking. The calendar was showing a different week.
     bookings.go(3)
     button = next(one for one in runs.bar.findChildren(QPushButton) if one.text() == "Booking")
     assert button.isVisible()
@@ -271,7 +272,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     office.wait_until(lambda: bookings.surface.selection == held.id)
     assert bookings.details.title.text() == "held"
 
-    # A booking that has not been loaded is queried from the store.
+    # If the booking has not been loaded, the window queries the store for it.
     far = office.book("kim", "gpu-a:2", 24 * 50, 24 * 50 + 2, title="far")
     bookings.show_booking(far.id)
     office.wait_until(lambda: bookings.surface.selection == far.id)
@@ -282,7 +283,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
 
 
 def test_focusable_widgets_of_the_bookings_page_have_names(office: Office) -> None:
-    """The test includes a calendar with each view, drawer and dialog, and the reminder."""
+    """The calendar is tested in each view, with each drawer and dialog, and with the reminder."""
     mine = office.book("kim", "gpu-a:0", 0, 4)
     history = History(office.places[0].history)
     history.save(replace(history.records()[0], state="running", ended="", booking=mine.id))

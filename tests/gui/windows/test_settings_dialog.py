@@ -1,4 +1,4 @@
-"""Tests of the Settings dialog: changes are written at once, undone and reset, and the dialog follows the file."""
+"""Tests of the Settings dialog: it writes, undoes and resets changes at once, and shows changes of the file."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_changes_by_other_programs_are_shown(dialog: SettingsDialog, qtbot: QtBo
     qtbot.waitUntil(lambda: field(dialog, "person").text() == "kim")
     other = file.with_name("other")
     other.write_text("person: lee\n")
-    other.replace(file)  # Replace the file by renaming another one, as editors do.
+    other.replace(file)  # The file is replaced by renaming another one, as editors do.
     qtbot.waitUntil(lambda: field(dialog, "person").text() == "lee")
     enter(dialog, "zone", "UTC")
     file.write_text("person: lee\nzone: Asia/Seoul\n")

@@ -1,4 +1,4 @@
-"""Tests that the program imports no slow module up to its first paint, in a separate process."""
+"""Tests, in a separate process, that the program imports no slow module before its first paint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ app.main(sys.argv[1:])
 """
 SLOW = {"torch", "paramiko", "cryptography", "sqlalchemy", "pyqtgraph", "numpy", "typer", "rich", "pathspec"}
 UNSEEN = {"torchyard_gui.widgets.command_palette", "torchyard_gui.topology.find_bar"}
-"""Modules that are imported on first use."""
+"""Modules that are imported only when they are needed."""
 
 
 @pytest.mark.parametrize("with_file", [False, True])

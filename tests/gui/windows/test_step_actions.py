@@ -1,4 +1,4 @@
-"""Tests of next steps in the window: a button for each step that the window can perform, a sentence for the others."""
+"""Tests of next steps in the window: those that the window can perform have a button, and the others a sentence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bookings(window: MainWindow) -> BookingsPage:
 
 
 def press(window: MainWindow, step: NextStep, key: Qt.Key | None = None) -> None:
-    """Presses, by mouse or by keyboard, the button for a next step of an error on the current page."""
+    """Presses the button for a next step of an error on the current page, with the mouse or the keyboard."""
     notice = {"topology": topology(window).notice_bar, "fleet": fleet(window).notice}[window.current]
     notice.show_error(TorchyardError("it broke", hint=("First this.", step)))
     assert notice.text == "it broke. First this."
@@ -125,6 +125,7 @@ DONE: list[tuple[NextStep, Callable[[MainWindow], bool]]] = [
     ),
     (steps.LaunchWithBooking(("a.yaml",), "8h"), lambda window: topology(window).bar.when.popup.isVisible()),
     (steps.ValidateTopology("a.yaml"), lambda window: topology(window).problems.is_open),
+    (steps.ProfileScript("a.yaml"), lambda window: topology(window).advice.isVisible()),
     (
         steps.ImportDocument("vertex", "job.yaml"),
         lambda window: any(dialog.isVisible() for dialog in window.findChildren(QFileDialog)),

@@ -1,4 +1,4 @@
-"""Tests of the menu opened by keyboard: it opens repeatedly, and its actions remain valid."""
+"""Tests of opening the menu with the keyboard: it can be opened repeatedly, and its actions stay valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 
 @pytest.fixture
 def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[WindowConnections]:
-    """The connections of an active window that shows the Topology page. No host is contacted."""
+    """Returns the connections of an active window that shows the Topology page. No host is contacted."""
     with without_theme():
         window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
@@ -81,7 +81,7 @@ def test_the_menu_opens_as_often_as_it_is_wanted(wiring: WindowConnections, qtbo
         press(Key.Key_Escape)
         qtbot.waitUntil(lambda: not window.menu.isVisible())
     assert [text.strip() for text in found[0][0][:2]] == ["Undo", "Redo"]
-    assert all(each == found[0] for each in found[1:])  # Submenus do not accumulate.
+    assert all(each == found[0] for each in found[1:])  # No submenu is left from earlier times.
 
 
 def test_the_palette_opens_after_the_menu(wiring: WindowConnections, qtbot: QtBot) -> None:

@@ -1,4 +1,4 @@
-"""Tests that a window restores what the last one showed, even after a kill, and reports what happened since."""
+"""Tests that a window restores what the last one showed, even after a kill, and reports what happened since then."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ BEFORE = SessionState("runs", None, seen_at=SINCE, live_runs=("a", "b"), hosts=(
 
 
 def started(window: MainWindow) -> MainWindow:
-    """Starts the session, as the program does after the first paint."""
+    """Starts the session as the program does after its first paint."""
     wiring_of(window).session.start()
     return window
 
 
 def killed(home: Home) -> Home:
-    """Returns a copy of the folder as a killed window leaves it. The copy is not locked."""
+    """Returns a copy of the home folder, in the state in which a killed window leaves it. The copy has no lock."""
     copy = Home(home.path.with_name("killed"))
     shutil.copytree(home.path, copy.path)
     (copy.path / "session.lock").unlink()
@@ -130,7 +130,7 @@ def test_a_file_that_is_gone_is_reported(qtbot: QtBot, home: Home, file: Path) -
 
 @pytest.fixture
 def around(qtbot: QtBot) -> QWidget:
-    """A parent widget for the notice."""
+    """Returns a parent widget for the notice."""
     made = QWidget()
     qtbot.addWidget(made)
     return made
@@ -145,11 +145,11 @@ def report(around: QWidget, before: SessionState = BEFORE) -> AbsenceReport:
 def test_ends_and_losses_since_the_last_window_are_one_notice(qtbot: QtBot, around: QWidget) -> None:
     made = report(around)
     old = [run("a", "resnet", "running", is_fresh=False), run("b", "digits", "running", is_fresh=False)]
-    made.take_runs(old)  # These are the states in this computer's history.
+    made.take_runs(old)  # These states are from this computer's history.
     assert made.bar.isHidden()
     made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "running")])
     assert made.bar.text == "Since 18:42: run resnet finished"
-    # These runs ended while the window was open.
+    # This run ended while the window was open.
     made.take_runs([run("a", "resnet", "succeeded"), run("b", "digits", "succeeded")])
     assert made.bar.text == "Since 18:42: run resnet finished"
     assert made.has_reported("a")
@@ -157,7 +157,7 @@ def test_ends_and_losses_since_the_last_window_are_one_notice(qtbot: QtBot, arou
     for name in ("gpu-a", "gpu-b", "gpu-c", "gpu-d"):
         lost = failed_check(name, "unreachable", Unreachable(name, f"{name} does not answer on port 22."))
         host = HostStatus(Host(name=name), HostFacts(name))
-        made.take_host(host)  # The host was not checked yet.
+        made.take_host(host)  # The host has not been checked yet.
         made.take_host(host.checked(HostCheck(name, "ready") if name == "gpu-c" else lost, now()))
     assert made.bar.text == "Since 18:42: run resnet finished, 2 hosts were lost (gpu-a, gpu-b)"
     assert made.bar.kind == "warn"

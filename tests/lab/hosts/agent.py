@@ -1,6 +1,6 @@
 """Provides the agent's files as an earlier deployment leaves them: unpacked and compiled, with no process running.
 
-Without these files, each host of each test would unpack and compile the agent, which takes three seconds of CPU time.
+Otherwise, each host of each test would unpack and compile the agent, which takes three seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ class InstalledAgent:
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        usual = Path("/usr/bin/python3")  # Agents use this interpreter if the machine has it.
+        usual = Path("/usr/bin/python3")  # On hosts, agents use this interpreter if the machine has it.
         python = usual if usual.exists() else sys.executable
         subprocess.run([python, "-I", "-S", bytecode.__file__, self._folder], check=True, timeout=120)

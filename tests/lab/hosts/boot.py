@@ -1,10 +1,10 @@
-"""Functions that return the contents of the files from which a host boots."""
+"""Builds the contents of the files from which a host boots."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import bcrypt  # bcrypt is a dependency of paramiko.
@@ -48,7 +48,7 @@ def old_python() -> Path:
     return (versions[-1] if versions else Path("/root/.pyenv/versions/3.6")) / "bin" / "python3.6"
 
 
-def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
+def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path, home_of: Callable[[str], Path]) -> str:
     """Returns the script of the host's first process, which sets up its mounts, starts sshd, and waits.
 
     Its stdin is a pipe that the test process holds. When the test process ends for any reason, the read returns and the
@@ -57,7 +57,7 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
     lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
     for name in etc_files(spec):
         lines.append(f"test ! -e /etc/{name} || mount --bind {_quoted(folder / 'etc' / name)} /etc/{name}")
-    # The script mounts folders of this host first, while the paths to these folders are still visible.
+    # Folders of this host are mounted first, while the paths to them are still visible.
     for path in kept_reachable(spec):
         new_root, old_root = (home, "/root") if path.is_relative_to("/root") else (tmp, "/tmp")
         lines.append(f"mount --rbind {_quoted(path)} {_quoted(new_root / path.relative_to(old_root))}")
@@ -67,20 +67,19 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
         f"mount --bind {_quoted(folder)} /mnt/lab",
         f"mount --rbind {_quoted(home)} /mnt/home",
         f"mount --rbind {_quoted(tmp)} /mnt/tmp",
+        *(f"mkdir /mnt/of-{name} && mount --bind {_quoted(home_of(name))} /mnt/of-{name}" for name in spec.accounts()),
         "mount -t tmpfs -o mode=755 lab-run /run",
         f"mkdir -p {INSIDE} /run/sshd /run/lock",
         f"mount --rbind /mnt/lab {INSIDE}",
         "mount --rbind /mnt/home /root",
         "mount --rbind /mnt/tmp /tmp",
+        *(["mount -t tmpfs -o mode=755 lab-home /home"] if spec.accounts() else []),
+        *(f"mkdir /home/{name} && mount --bind /mnt/of-{name} /home/{name}" for name in spec.accounts()),
         "umount -R /mnt",
         "mount -t tmpfs -o mode=755 lab-log /var/log",
         "touch /var/log/lastlog /var/log/wtmp",
         "test ! -d /dev/shm || mount -t tmpfs -o mode=1777 lab-shm /dev/shm",
     ]
-    if spec.accounts():
-        lines.append("mount -t tmpfs -o mode=755 lab-home /home")
-    for account in spec.accounts():
-        lines.append(f"mkdir /home/{account} && mount --bind {INSIDE}/home-{account} /home/{account}")
     if spec.python != "usual":
         lines += _without_python()
     if spec.python == OLD_PYTHON:
@@ -140,7 +139,7 @@ def sshd_config(spec: HostSpec, port: int) -> str:
         lines.insert(0, "AuthorizedKeysFile none")
         lines += [f"AuthorizedKeysCommand {INSIDE}/slow_keys", "AuthorizedKeysCommandUser root"]
     if spec.ssh_environment:
-        # sshd uses only the first SetEnv line, so that line contains all variables.
+        # sshd uses only the first SetEnv line, so that line must contain all variables.
         pairs = (f'"{name}={_escaped(value)}"' for name, value in spec.ssh_environment.items())
         lines.append(f"SetEnv {' '.join(pairs)}")
     if spec.noisy:

@@ -17,6 +17,8 @@ class HostFiles:
 
     folder: Path
     home: Path
+    homes: Path
+    """The folder of the homes of users other than root."""
 
     @property
     def tmp(self) -> Path:
@@ -25,7 +27,7 @@ class HostFiles:
 
     def home_of(self, user: str) -> Path:
         """Returns the HOME folder of one of the host's users."""
-        return self.home if user == "root" else self.folder / f"home-{user}"
+        return self.home if user == "root" else self.homes / f"home-{user}"
 
     def inside(self, path: Path) -> str:
         """Returns the host's path of a file in its /root, /tmp or /run/lab."""
@@ -46,7 +48,7 @@ class HostFiles:
             (self.folder / "etc" / name).parent.mkdir(exist_ok=True)
             (self.folder / "etc" / name).write_text(text)
         (self.folder / "etc" / "shadow").chmod(0o600)
-        (self.folder / "boot.sh").write_text(boot.boot_script(spec, self.folder, self.home, self.tmp))
+        (self.folder / "boot.sh").write_text(boot.boot_script(spec, self.folder, self.home, self.tmp, self.home_of))
         (self.folder / "authorized_keys").write_text(authorized + "\n")
         (self.folder / "banner").write_text("Authorised use only.\n")
         slow = self.folder / "slow_keys"
@@ -70,7 +72,7 @@ class HostFiles:
         """Removes the files from root's HOME and /tmp that did not exist at boot time."""
         start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
         for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
-            # Removing a mount point silently removes the host's mounts.
+            # If a mount point were removed, the host's mount would silently disappear.
             stays = own | {point.parts[0] for where, point in boot.mount_points(spec) if where == root}
             for entry in folder.iterdir():
                 if entry.name not in stays:

@@ -15,7 +15,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 def give_gpus(host: LabHost, gpus: Sequence[FakeGpu], **told: Any) -> Path:
-    """Gives a host these GPUs for later logins; for `told` and the returned file, see `write_gpus`."""
+    """Gives a host these GPUs, which are visible in later logins. See `write_gpus` for `told` and the returned file."""
     folder = host.home / "nvml"
     folder.mkdir(exist_ok=True)
     (folder / LIBRARY).write_bytes(_library())

@@ -50,7 +50,7 @@ class LabHost:
     def __repr__(self) -> str:
         return f"<LabHost {self.name} {self.address}>"
 
-    # Methods for power
+    # Power
 
     def boot(self, authorized: str) -> None:
         """Writes the host's files and starts it; `wait_until_ready` waits until the host answers."""
@@ -99,7 +99,7 @@ class LabHost:
         if self._machine is not None:
             self._machine.wait_until_gone()
 
-    # Methods for processes
+    # Processes
 
     def exec(
         self,
@@ -147,7 +147,9 @@ class LabHost:
         return self._machine.processes() if self._machine else []
 
     def clean(self) -> None:
-        """Restores the state at boot time: cable connected, sshd running, no other processes or files."""
+        """Restores the state at boot time: the cable is connected, sshd is running, and there are no other processes or
+        files.
+        """
         self.mend_cable()
         self.unshape()
         if self.spec.ssh_environment:
@@ -169,7 +171,7 @@ class LabHost:
         fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
-    # Methods for sshd
+    # SSH server
 
     def start_sshd(self) -> None:
         """Starts sshd, and returns once it is listening."""
@@ -184,8 +186,8 @@ class LabHost:
             if found := self._sshd(sessions=sessions) - ended:
                 self.exec(["sh", "-c", f"kill -KILL {' '.join(map(str, found))}"])
                 ended.update(found)
-            # Processes are found by process ID, because an ending process loses its title before it closes its sockets,
-            # and by port, because a new process has no title for a moment.
+            # Processes are found by PID, because an ending process loses its title before it closes its sockets, and by
+            # port, because a new process has no title for a moment.
             left = ended & {process.pid for process in self.processes()}
             return not left and not self._running.listens(self.port)
 
@@ -217,7 +219,7 @@ class LabHost:
         self._files.write_sshd_config(self.spec, self.port)
         self.restart_sshd()
 
-    # Methods for the network cable
+    # Network cable
 
     def cut_cable(self) -> None:
         """Pulls the network cable: packets are dropped without an error."""
@@ -247,8 +249,6 @@ class LabHost:
     def bytes_received(self) -> int:
         """The number of bytes that the host has received through its network interface since it booted."""
         return self._running.counter(0)
-
-    # Internal methods
 
     @property
     def _running(self) -> Machine:

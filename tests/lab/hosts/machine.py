@@ -1,4 +1,4 @@
-"""A host's namespaces and the two processes that hold them: one outside, and the first process inside."""
+"""A host's namespaces and the two processes that keep them alive: one outside, and the first process inside."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Machine:
                 env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
                 cwd="/",
                 text=True,
-                # Ctrl-C in the terminal must interrupt the tests but not the hosts.
+                # Ctrl-C on the terminal must interrupt the tests but not the hosts.
                 start_new_session=True,
             )
         self._first: int | None = None
@@ -62,10 +62,9 @@ class Machine:
     def kill(self) -> None:
         """Begins to end the machine; the kernel then ends every process of the machine."""
         try:
-            # The outer process waits for the first process, which ends only after all other processes of the machine.
+            # The first process ends only after all other processes of the machine, and the outer process waits for it.
             os.kill(self.first_pid, signal.SIGKILL)
         except (LabBroken, OSError):
-            # The process has not started yet, or has ended.
             with suppress(ProcessLookupError):
                 self._outer.kill()
 

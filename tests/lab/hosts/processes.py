@@ -10,14 +10,14 @@ from tests.lab.needs import LabBroken
 
 
 class HostProcess(NamedTuple):
-    """A process as its host sees it. The argv of a zombie is ("[name] <defunct>",), as in ps."""
+    """A process as seen on its host. As in ps, the argv of a zombie is ("[name] <defunct>",)."""
 
     pid: int
     argv: tuple[str, ...]
 
     def is_sshd(self, *, sessions: bool = False) -> bool:
         """Returns whether the process is the listening sshd or, if `sessions` is set, one that serves a connection."""
-        # Before sshd sets its title, its command line is visible; a session's server is started with -R.
+        # Before sshd sets its title, its command line is visible. The server of a session is started with -R.
         listens = "[listener]" in self.argv[0] or (self.argv[0].endswith("/sshd") and "-R" not in self.argv)
         return listens or (sessions and self.argv[0].startswith("sshd: "))
 
@@ -32,7 +32,7 @@ def processes_in(namespace: Path) -> list[HostProcess]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # A process may end at any time, and some processes may not be readable.
+            # A process may end at any time, and this user may not be allowed to read some processes.
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 if (entry / "ns" / "pid").readlink() == namespace:
                     found.append(_describe(entry))

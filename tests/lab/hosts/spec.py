@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from typing import Literal
 
 Python = Literal["usual", "none", "3.6"]
-"""Interpreters of a host: this machine's, none, or only a 3.6."""
+"""The Python interpreters of a host: those of this machine, none, or only a Python 3.6."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tests of an evaluator during training: it scores each checkpoint once, and training never waits for it."""
+"""Tests of an evaluator during training: it evaluates each checkpoint once, and training never waits for it."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_final_one_of_an_earlier_run_ends_nothing(tmp_path: Path) -> None:
     assert next(steps) == 10
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
     assert list(steps) == []
-    # The whole process group gets the signal, even if the evaluator is already exiting with code 0.
+    # The whole process group gets the signal, perhaps when the evaluator is already exiting with code 0.
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -195,7 +195,7 @@ print("noticed all")
 
 
 def test_a_signal_at_any_moment_of_a_wait_is_noticed(start: Start) -> None:
-    """The handler runs inside the waiting thread, which may hold any lock."""
+    """Signal handlers run in the thread that waits, which may hold any lock."""
     process = start("-c", SIGNALS)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert output == "noticed all\n"

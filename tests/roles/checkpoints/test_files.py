@@ -1,4 +1,6 @@
-"""Tests of checkpoint files: atomic writes, pruning to the newest three, and deletion of only old unfinished saves."""
+"""Tests of checkpoint files: atomic writes, pruning to the three newest, and removal of only those unfinished saves
+that are old.
+"""
 
 from __future__ import annotations
 

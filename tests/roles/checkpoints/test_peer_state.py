@@ -1,4 +1,6 @@
-"""Tests of the state that a returning worker receives: its structure, and large tensors in their own memory."""
+"""Tests of the state that a returning worker receives from a peer: its structure, and large tensors, which keep their
+own memory.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from torchyard_roles.checkpoints import peer_state
 from torchyard_roles.errors import UsageProblem
 
 LARGE = peer_state.LARGE // 4
-"""Number of float32 elements of the smallest large tensor."""
+"""The number of float32 elements of the smallest tensor that counts as large."""
 
 
 def contents(**model: Any) -> dict[str, Any]:

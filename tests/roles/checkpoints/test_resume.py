@@ -43,13 +43,15 @@ def uninterrupted(gang: Gang, program: Path = PROGRAM, how: Sequence[str] = ()) 
 def killed_somewhere_and_resumed(
     gang: Gang, kills: int, seed: int, program: Path = PROGRAM, how: Sequence[str] = ()
 ) -> list[str]:
-    """Kills the run several times, each time after a new checkpoint at a random time in a step; then lets it finish."""
+    """Kills the run several times, each time after a new checkpoint and at a random time in a step. Then lets the run
+    finish.
+    """
     dice = random.Random(seed)
     for _ in range(kills):
         enough = max(files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
         gang.launch(EPOCHS, 0.02, *how, every_s=0.1, program=program)
         gang.wait_for(lambda: max(files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023  # The lambda is called only in this iteration.
-        time.sleep(dice.uniform(0, 0.1))  # Kill the run at a random time, during a step or a save.
+        time.sleep(dice.uniform(0, 0.1))  # The kill may come during a step or during a save.
         gang.kill()
     gang.launch(EPOCHS, 0, *how, every_s=600, program=program)
     outputs = []
@@ -112,7 +114,7 @@ def test_what_is_cut_short_or_spoilt_is_passed_over_and_never_loaded(start: Star
     assert f"torchyard: the checkpoint {newest.folder} is ignored: optimizer.pt has" in output
     assert f"torchyard: the checkpoint {second.folder} is ignored: model.pt cannot be read" in output
     assert f"resumed from {third.folder}" in output
-    # The ignored checkpoint was saved again and is complete.
+    # The checkpoint that was ignored has been saved again and is complete.
     assert files.complete(gang.checkpoints)[0].step == newest.step
 
 
@@ -174,7 +176,6 @@ def test_by_hand_it_checkpoints_only_if_the_script_asks_and_a_folder_is_named(st
     assert run(asks=False, dies=False, **named) == "steps 8\n"
     assert files.steps(tmp_path / "kept") == []
     run(asks=True, dies=True, **named)
-    # The checkpoint is written at the next step boundary.
     assert [one.step for one in files.complete(tmp_path / "kept")] == [3]
     output = run(asks=True, dies=False, **named)
     assert "3 steps, 0 epochs done" in output
@@ -233,7 +234,7 @@ def test_on_a_full_disk_the_old_checkpoints_stay_and_training_goes_on(start: Sta
         assert code == 0, output
         assert re.search(r"torchyard: .* could not (be saved|save its own part).*the disk is full\.", output), output
         assert "trained to the end" in output
-        # Saving succeeds as soon as the disk has free space again.
+        # Once the disk has free space, saving succeeds.
         assert files.complete(gang.checkpoints)[0].step == 45
         assert not list(gang.checkpoints.glob(".saving-*"))
     finally:

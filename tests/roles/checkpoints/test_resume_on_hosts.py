@@ -1,4 +1,6 @@
-"""Tests of resuming on hosts without a shared folder or a torch world: each trainer restores its part of the state."""
+"""Tests of resuming on hosts that share neither a folder nor a torch process group: each trainer restores its part of
+the state.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ class Hosts:
         return self._start(RESUMABLE, self.folder / replica, str(EPOCHS), str(step_s), environment=environment)
 
     def steps(self, replica: str) -> list[int]:
-        """Returns all steps in order, and asserts that each had the learning rate of the schedule."""
+        """Returns all steps in order. Asserts that each step had the learning rate that the schedule prescribes."""
         (log,) = (self.folder / replica).glob("losses.*")
         lines = [line.split() for line in log.read_text().splitlines() if line.count(" ") == 3]
         for step, epoch, _, rate in lines:
@@ -104,7 +106,7 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     other.kill()
     other.wait(DEADLINE_S)
     saved, older, *_ = files.part_steps(own, "worker-1.0")
-    if spoilt:  # If a part is damaged, the run resumes from the previous checkpoint.
+    if spoilt:  # A part of the newest checkpoint is damaged, so the run resumes from the previous one.
         files.part_path(own, "worker-1.0", saved).write_bytes(b"half a part")
         saved = older
     before = len(hosts.steps("worker-1"))
@@ -112,7 +114,7 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     output = output_of(other)
     for process in reversed(going_on):
         output_of(process)
-    if strategy == "hogwild":  # With the other strategies, the servers hold the optimizer's state.
+    if strategy == "hogwild":  # Under the other strategies, the servers have the optimizer's state.
         assert f"the optimizer counts {EPOCHS * 8}" in output
     assert hosts.steps("worker-1")[before:] == list(range(saved + 1, EPOCHS * 8 + 1))
 

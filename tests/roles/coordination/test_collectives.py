@@ -1,4 +1,4 @@
-"""Tests of the collective calls mean, gather, any, barrier and broadcast by all trainers, under every strategy."""
+"""Tests of the collective calls of all trainers (mean, gather, any, barrier and broadcast) under every strategy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check(outputs: list[str]) -> None:
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     for each in found:
         assert each == expected(len(found))
-    assert all(each == found[0] for each in found)  # The results are equal bit for bit.
+    assert all(each == found[0] for each in found)
 
 
 @pytest.mark.parametrize("arguments", [(), ("defaults",), ("own",)])
@@ -59,7 +59,7 @@ def test_in_a_torch_world_of_all_trainers_or_at_its_master(train: Train, argumen
 
 def test_with_strategy_none(train: Train) -> None:
     outputs = [json.loads(output) for output in train(PROGRAM, 2, TORCHYARD_STRATEGY="none")]
-    for each in outputs:  # If there is no strategy, each process evaluates the whole data set.
+    for each in outputs:  # Without a strategy, each process evaluates all data.
         assert each == {**expected(2), "metric": [91 / 7, 14], "metric of few": [0.5, 4]}
 
 
@@ -79,13 +79,13 @@ def test_in_one_process_and_in_an_evaluator(start: Start) -> None:
     processes = [start(PROGRAM), start(PROGRAM, environment={**evaluator, "TORCHYARD_REPLICA": "evaluator-0"})]
     alone, evaluated = (json.loads(output_of(process)) for process in processes)
     assert alone == expected(1)
-    assert evaluated == {**expected(1), "sent": None}  # An evaluator is not the chief, so it does not send anything.
+    assert evaluated == {**expected(1), "sent": None}  # Only the chief sends, and an evaluator is not the chief.
 
 
 def through_the_store(
     store: Served, strategy: str, *, groups: int, ps: list[list[Any]] | None = None
 ) -> dict[str, str]:
-    """Returns the environment shared by three trainers, which form either three worker groups or a single one."""
+    """Returns the environment that three trainers share. They form either three worker groups or one."""
     trainers = [[f"worker-{rank}", "127.0.0.1", free_port(), 1, rank if groups > 1 else 0] for rank in range(3)]
     return {
         "TORCHYARD_STRATEGY": strategy,

@@ -1,4 +1,4 @@
-"""Tests of waiting for gloo's threads before the interpreter exits."""
+"""Tests that the interpreter exits only after gloo's threads have ended."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ def thread(tasks: Path, number: int, name: str, state: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets a timeout that is longer than any thread has to wait for a CPU core."""
+    """Sets a timeout that is longer than any thread may have to wait for a CPU core."""
     monkeypatch.setattr(gloo_shutdown, "SETTLE_S", 60.0)
 
 

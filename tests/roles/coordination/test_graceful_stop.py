@@ -42,7 +42,7 @@ def test_three_ranks_some_blocked_in_a_collective_leave_after_the_same_step_with
     gang = Gang(start, tmp_path, 3, store)
     gang.launch(1000, 0, every_s=600)
     gang.wait_for(lambda: len(gang.losses(2)) > 5, "the first steps")
-    (tmp_path / "slow.1").touch()  # Ranks 0 and 2 now wait for rank 1 in the all-reduce of each step.
+    (tmp_path / "slow.1").touch()  # Meanwhile, ranks 0 and 2 wait for rank 1 in the all-reduce of each step.
     done = len(gang.losses(1))
     gang.wait_for(lambda: len(gang.losses(1)) > done + 1, "a slow step")
     if signalled == "all of them":
@@ -76,7 +76,7 @@ def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(star
     environment = gang.environment(0, free_port(), 600)
     process = start(
         "-c",
-        # The process has a separate session, as a keeper's ranks do; the keeper sends SIGTERM to the whole process
+        # Like the ranks of a keeper, the process has its own session. The keeper sends SIGTERM to the whole process
         # group.
         f"import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, {str(program)!r}, {str(tmp_path)!r}])",
         environment=environment,
@@ -110,7 +110,7 @@ def test_a_second_sigterm_ends_a_step_that_takes_too_long_at_once(start: Start, 
     time.sleep(ECHO_S + 0.1)
     assert process.poll() is None
 
-    # On a loaded machine, the second signal may be mistaken for an echo of the first one, so it is repeated.
+    # On a busy machine, the rank may take the second signal for an echo of the first one, so the signal is repeated.
     def stop_again(_: float) -> None:
         gang.stop()
         time.sleep(ECHO_S + 0.1)
@@ -145,7 +145,7 @@ def test_under_plain_torchrun_sigterm_ends_a_rank_as_ever(start: Start, tmp_path
 def test_a_sigterm_that_is_no_stop_ends_one_rank_and_asks_no_others(
     start: Start, tmp_path: Path, store: join_stores.Served, is_stopped: bool
 ) -> None:
-    """A keeper sends such a SIGTERM if it has lost the primary. The join store may be reachable again by then."""
+    """A keeper that has lost the primary sends such a SIGTERM. The join store may be reachable again at that time."""
     gang = Gang(start, tmp_path, 2, store)
     gang.stop_file = tmp_path / "stop"
     gang.launch(1000, 0, every_s=600)
@@ -176,13 +176,32 @@ def test_a_process_alone_saves_after_a_sigterm_that_is_no_stop_and_has_not_succe
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
-    """For example, the chief may be evaluating after its last step, or writing its last checkpoint."""
+    """For example, the chief may be evaluating after its last step, or saving its last checkpoint."""
     process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     assert output == "leaves after step 4\n"
 
 
+def test_a_process_whose_peers_have_stopped_waits_a_moment_for_its_own_request(start: Start) -> None:
+    process = start("-c", IS_ASKED_LAST)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert output == "leaves after step 3\n"
+
+
+IS_ASKED_LAST = """
+import os, signal, threading
+from torchyard_roles.coordination.graceful_stop import GracefulStop
+
+stop = GracefulStop(None, "gang", 0, 0, 1)
+stop.install(3)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+stop.wait_for_request()
+if not stop.may_begin(3):
+    print("leaves after step 3", flush=True)
+os._exit(0)
+"""
 ONE_HAS_LEFT = """
 import os, signal, sys, time
 from torchyard_roles.coordination.graceful_stop import GracefulStop

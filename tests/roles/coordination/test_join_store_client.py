@@ -47,7 +47,7 @@ def connect(served: Served) -> Iterator[Connect]:
 
 
 class Cable:
-    """A proxy between clients and the store whose connections can be cut in the middle of a frame."""
+    """A proxy between clients and the store that can cut connections in the middle of a frame."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -199,7 +199,7 @@ def test_a_broken_connection_is_made_again_and_nothing_is_done_twice(connect: Co
     with ThreadPoolExecutor(3) as pool:
         added = pool.submit(store.add, "count", 1)
         waiting = pool.submit(store.get, "later", 20.0)
-        wait_until(lambda: direct.try_get("count") == b"2")  # The request is executed, but its answer is lost.
+        wait_until(lambda: direct.try_get("count") == b"2")  # The server executes the request, but its answer is lost.
         cable.swallows_answers = False
         cable.cut()
         assert added.result() == 2
@@ -242,9 +242,8 @@ def test_a_wrong_key_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_exchange_key_opens_the_store_and_never_the_gang_link(served: Served) -> None:
-    """The rights of a caller depend on its key, and not on what it claims to be.
-
-    A rank cannot pretend to be a keeper.
+    """A caller's rights depend on its key and not on what it says about itself, so a rank cannot pretend to be a
+    keeper.
     """
     for key, welcome in ((KEY, {"store": "ready"}), (SECRET, {"keeper": "b"})):
         link = store_module._Link(served.host_and_port, key, {"host": "b", "got": 0}, time.monotonic() + 5)

@@ -13,7 +13,7 @@ PEERS = Peers(trainers=tuple(TrainerAddress(f"worker-{number}", "10.0.0.1", 1, 1
 
 
 class Store:
-    """A join store whose changes a test delivers."""
+    """A join store that delivers changes when the test wants it."""
 
     def __init__(self) -> None:
         self.watches: dict[str, Any] = {}

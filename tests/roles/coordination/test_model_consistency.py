@@ -1,4 +1,4 @@
-"""Tests of comparing the models of all trainers before training."""
+"""Tests of the comparison of all trainers' models before training begins."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_worker_whose_model_differs_raises_and_no_trainer_begins(served: Serve
 
 def test_a_worker_that_never_comes_is_named_after_the_deadline(served: Served) -> None:
     with closing(JoinStore.connect(served.address, KEY, TRAINERS[2], 2)) as store:
-        # Write the other rank's key here, because the thread of that rank might write it too late.
+        # The test writes the other rank's key, because that rank's thread might write it too late.
         store.set("agree/trainers/3/met/2", b"")
     chief, _, worker = met(served, 3, [linear(), None, linear()], within_s=1.0)
     assert str(chief) == "worker-0 did not call distribute() within 1 s."

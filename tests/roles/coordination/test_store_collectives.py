@@ -1,4 +1,4 @@
-"""Tests of collectives through the join store: missing trainers, and worker groups that restart."""
+"""Tests of collective calls through the join store: missing trainers, and worker groups that restart."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_resumed_script_does_not_give_what_epochs_that_are_over_come_to(run: R
     for _ in range(3):
         meet(run, [chief, worker], b"loss ")
     again = run.alive(1, generation=1)
-    for _ in range(3):  # The restarted rank repeats the calls of the epochs that it had completed.
+    for _ in range(3):  # The restarted rank makes the calls of its completed epochs again.
         assert again.exchange(b"0", "line 1", "mean", resuming=True) == [b"loss 0", b"loss 1"]
     assert meet(run, [chief, again], b"fourth ") == [b"fourth 0", b"fourth 1"]
 

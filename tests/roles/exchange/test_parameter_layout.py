@@ -1,4 +1,6 @@
-"""Tests of shards and chunks against a brute-force result: each element is in one chunk, and sizes are balanced."""
+"""Tests of shards and chunks by comparison with a brute-force result: each element is in one chunk, and sizes are
+balanced.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def test_shards_are_within_an_element_of_their_due(weights: tuple[float, ...] | 
         shares = weights or (1.0, 1.0, 1.0)
         assert sum(sizes) == layout.bytes
         for size, share in zip(sizes, shares, strict=True):
-            # The sizes differ from the exact shares by at most one element of float64.
+            # Sizes differ from equal shares by at most one float64 element.
             assert abs(size - layout.bytes * share / sum(shares)) <= 8
 
 
@@ -93,7 +95,7 @@ def test_an_exchange_behind_computing_has_few_chunks() -> None:
         layout = Layout((Entry("weight", (elements,), "float32", 0),))
         return len(layout.chunks(servers, layout.chunk_bytes_behind_computing(servers)))
 
-    assert count(2_500_000, 2) == 2 * 8  # The parameters have 10 MB.
+    assert count(2_500_000, 2) == 2 * 8  # The parameters have 10 MB in total.
     assert count(100_000, 1) == 2  # Chunks have at least 256 KiB each.
     assert count(100_000_000, 1) == 96  # Chunks have at most 4 MiB each.
 

@@ -1,4 +1,4 @@
-"""Tests of copies in pieces, on the CPU; `strategies/diloco/test_on_gpus.py` contains those of a GPU."""
+"""Tests of copying tensors in pieces on the CPU; for those on a GPU, see `strategies/diloco/test_on_gpus.py`."""
 
 from __future__ import annotations
 

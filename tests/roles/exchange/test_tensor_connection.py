@@ -1,4 +1,4 @@
-"""Tests of connections that transfer tensors: transfers, refusals, lost peers and closing."""
+"""Tests of connections that carry tensors: transfers, refusals, lost peers and closing."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_no_tensor_differs_from_an_empty_one_and_a_payload_can_be_discarded(ends
 
 def test_what_is_posted_does_not_wait_for_the_receiver_and_arrives_in_order(ends: Ends) -> None:
     caller, accepted = ends
-    # 64 MB exceed the kernel's buffers as long as the peer does not receive.
+    # 64 MB are more than the kernel's buffers hold while the peer receives nothing.
     large = torch.arange(16_000_000, dtype=torch.float32)
     accepted.post({"number": 1}, large)
     accepted.post({"number": 2})
@@ -245,11 +245,13 @@ def test_a_peer_that_does_not_listen_is_lost_by_name_after_the_deadline() -> Non
 def test_a_caller_waits_for_the_answer_of_a_busy_process(
     listener: socket.socket, deadline_s: float, pause_s: float
 ) -> None:
-    """A second call would leave behind a session, whose end would be reported as the loss of a worker."""
+    """If the caller connected again, the first session would be left over, and its end would be reported as the loss of
+    a worker.
+    """
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, deadline_s)
         accepted, _ = Connection.accept(listener.accept()[0], KEY)
-        time.sleep(pause_s)  # The pause is the subject of the test: the process is busy for this time.
+        time.sleep(pause_s)  # The test is about this pause, in which the process is busy.
         accepted.answer({})
         caller, _ = calling.result(DEADLINE_S)
     assert not select.select([listener], [], [], 0.2)[0], "the caller has called twice"
@@ -278,7 +280,7 @@ def is_shut_down(connection: Connection) -> bool:
 def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The descriptor may belong to the next connection before the thread that is about to send continues."""
+    """If it were closed, its number could belong to the next connection before the thread sends."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
     send_all = socket_io.send_all
@@ -333,7 +335,7 @@ def test_a_server_link_closes_its_descriptor_after_the_thread_that_receives(
 
 
 def test_a_replaced_session_is_closed_by_its_own_thread(ends: Ends) -> None:
-    """The thread that admits the worker again must not close a socket from which the thread of a session is reading."""
+    """The thread that admits the worker again must not close a socket from which the session's thread is reading."""
     _, accepted = ends
     Session(None, accepted, 0, 0, 1, 0).cut()
     assert accepted.closed
@@ -343,8 +345,8 @@ def test_a_replaced_session_is_closed_by_its_own_thread(ends: Ends) -> None:
 def test_nothing_that_comes_from_elsewhere_is_unpickled() -> None:
     """Headers are JSON, payloads are raw bytes, and files are read with `weights_only`.
 
-    The metadata of torch's distributed checkpoints exists only as a pickle. `sharded_files` reads it with an unpickler
-    that allows a few classes.
+    Only the metadata of torch's distributed checkpoints is a pickle. `sharded_files` reads it with an unpickler that
+    allows few classes.
     """
     folder = Path(torchyard_roles.__file__).parent
     sources = {

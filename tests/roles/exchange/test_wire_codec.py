@@ -1,4 +1,4 @@
-"""Tests of the encodings of tensors for slow links."""
+"""Tests of the encodings that make tensors smaller on slow links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def values_of(size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def bounds_of(values: torch.Tensor, wire: str) -> torch.Tensor:
-    """Returns the largest error of each value: half the scale of its block, plus the rounding error of float32."""
+    """Returns the largest possible error of each value: half the scale of its block, plus the rounding error of
+    float32.
+    """
     blocks = [block.abs().max().expand_as(block) for block in values.double().split(BLOCK)]
     return torch.cat(blocks) / LARGEST[wire] / 2 * (1 + 1e-4)
 

@@ -89,7 +89,7 @@ class Scenario:
     """One way of training.
 
     Attributes:
-        gradients: `gradients(model, rank, step)` computes the gradients of one step.
+        gradients: A function of model, rank and step that computes the gradients of one step.
         between: Called on every rank after each step.
     """
 
@@ -126,7 +126,7 @@ def some_ranks(model: Net, rank: int, step: int) -> None:
 
 
 def more_passes(model: Net, rank: int, step: int) -> None:
-    """Accumulates two forward passes with one backward pass, and then makes another pass."""
+    """Accumulates the gradients of two forward passes with one backward pass, and then makes another pass."""
     (model.loss(batch(rank, step)) + model.loss(batch(rank, step, 1))).backward()
     model(batch(rank, step, 2)).square().mean().backward()
 
@@ -275,7 +275,7 @@ def difference(one: nn.Module, other: nn.Module) -> float:
 
 
 def gan(cluster: ty.Cluster) -> float:
-    """Trains with two optimizers in turn, of which the critic's steps more often.
+    """Trains with two optimizers in turn. The critic's optimizer steps more often.
 
     Only the critic's loss calls the critic twice.
     """
@@ -314,7 +314,9 @@ def gan(cluster: ty.Cluster) -> float:
 
 
 def line_search(cluster: ty.Cluster) -> float:
-    """Trains with LBFGS, which calls the closure as often as the mean loss requires, and equally often on all ranks."""
+    """Trains with LBFGS. The mean loss determines how often it calls the closure, so this number is the same on all
+    ranks.
+    """
 
     def descend(model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
         optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn="strong_wolfe")
@@ -365,7 +367,7 @@ def copies(cluster: ty.Cluster) -> float:
     assert type(model) is Net
     apart = difference(model, loaded["model"])
     for each in (copy.deepcopy(model), loaded["model"], loaded["averaged"].module):
-        # No gradients are exchanged for the copies, so their gradients stay local.
+        # The gradients of copies are not exchanged.
         each.loss(batch(cluster.rank, 9)).backward()
     if cluster.is_chief:
         model.eval()
@@ -381,7 +383,7 @@ if __name__ == "__main__":
     cluster = ty.join()
     special = {"two optimizers that take turns": gan, "a line search": line_search, "copies": copies}
     for name in sys.argv[1:] or [*SCENARIOS, *special]:
-        if found:  # Each scenario is a separate run in the same torch world.
+        if found:  # Each scenario is a separate run in the same torch process group.
             cluster = type(cluster)(cluster._environment, choose(read(os.environ)), torch.device("cpu"))
         found[name] = special[name](cluster) if name in special else trained(cluster, SCENARIOS[name])
         cluster._strategy.finish()

@@ -1,4 +1,4 @@
-"""Trains with the strategy of examples/local_sgd. Prints the batches and the parameters before each step as JSON."""
+"""Trains with the strategy of examples/local_sgd. Prints, as JSON, the batches and the parameters before each step."""
 
 import json
 

@@ -11,7 +11,7 @@ import torchyard_roles as ty
 
 if "defaults" in sys.argv:
     torch.set_default_dtype(torch.float64)
-    # A tensor created without an explicit device would be on `meta` and have no values.
+    # A tensor that is created without an explicit device is on `meta`, where it has no values.
     torch.set_default_device("meta")
 strategy = None
 if "own" in sys.argv:
@@ -30,7 +30,7 @@ if "own" in sys.argv:
 
 def metric(samples: int) -> list[float]:
     """Returns the mean over all samples and their number, for an evaluation that is divided among the trainers."""
-    # DataLoader draws a random number on the default device, whose tensors must have values.
+    # DataLoader draws a random number on the default device, so tensors on that device must have values.
     torch.set_default_device(None)
     test = torch.utils.data.TensorDataset(torch.arange(samples, dtype=torch.float64, device="cpu") ** 2)
     total, count = 0.0, 0

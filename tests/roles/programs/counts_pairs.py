@@ -22,7 +22,7 @@ def main() -> None:
     halves = [nn.Linear(50, 1, dtype=torch.float64), nn.Linear(50, 1, dtype=torch.float64)]
     for half in halves:
         for parameter in half.parameters():
-            nn.init.constant_(parameter, float(cluster.rank))  # All ranks start from the chief's value, which is 0.
+            nn.init.constant_(parameter, float(cluster.rank))  # All ranks receive the chief's value, which is 0.
     halves[1].frozen = nn.Parameter(torch.full((3,), float(cluster.rank)), requires_grad=False)
     halves[1].register_buffer("seen", torch.full((2,), float(cluster.rank)))
     optimizers = [torch.optim.SGD(half.parameters(), lr=1.0) for half in halves]

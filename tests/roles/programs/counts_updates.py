@@ -26,7 +26,7 @@ def main() -> None:
     spoilt = set(map(int, sys.argv[4:]))
     cluster = ty.join()
     model = torch.nn.Linear(1000, 1, dtype=torch.float64)
-    torch.nn.init.constant_(model.weight, float(cluster.rank))  # All ranks start from the chief's value, which is 0.
+    torch.nn.init.constant_(model.weight, float(cluster.rank))  # All ranks receive the chief's value, which is 0.
     torch.nn.init.constant_(model.bias, float(cluster.rank))
     model.frozen = torch.nn.Parameter(torch.full((3,), float(cluster.rank)), requires_grad=False)
     model.register_buffer("seen", torch.full((2,), float(cluster.rank)))

@@ -1,4 +1,4 @@
-"""Trains with ranks that diverge in the way given by the argument."""
+"""Trains with ranks that diverge from each other in the way that the argument names."""
 
 import sys
 
@@ -49,7 +49,7 @@ def main(how: str) -> None:
             model[2].weight.data.add_(0.1 * cluster.rank)
         if how == "local at a checkpoint" and step == 4:
             model[2].weight.data.add_(0.1 * cluster.rank)
-            if cluster.is_chief:  # Only the chief saves a checkpoint.
+            if cluster.is_chief:  # Only the chief saves.
                 cluster._strategy.save(None, step + 1)
         if how == "a plateau of the local loss":
             plateau.step(loss.item() if cluster.rank else -float(step))

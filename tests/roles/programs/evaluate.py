@@ -1,4 +1,6 @@
-"""Prints every variable that describes a world as JSON, like an evaluator's script that does not use torch."""
+"""Prints, as JSON, every variable that describes the group of ranks, as an evaluator's script does that does not use
+torch.
+"""
 
 import json
 import os

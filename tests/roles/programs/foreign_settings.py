@@ -122,7 +122,7 @@ def set_default_device() -> None:
 
 
 def batches_of(loader: Any) -> Iterator[Any]:
-    torch.set_default_device("cpu")  # DataLoader creates its seed on the default device.
+    torch.set_default_device("cpu")  # DataLoader draws its seed on the default device.
     iterator = iter(loader)
     batch = next(iterator, None)
     set_default_device()

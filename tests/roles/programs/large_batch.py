@@ -57,7 +57,7 @@ def descend(
 
 def compare(cluster: Cluster, dtype: torch.dtype, *, clips: bool) -> dict[str, float]:
     generator = torch.Generator().manual_seed(2)
-    count = BATCH * cluster.world_size * 10  # An epoch has ten steps with batches of equal size.
+    count = BATCH * cluster.world_size * 10  # An epoch has ten steps with equally large batches.
     inputs = torch.randn(count, 12, generator=generator, dtype=dtype)
     dataset = torch.utils.data.TensorDataset(inputs, torch.sin(inputs[:, :3]))
 

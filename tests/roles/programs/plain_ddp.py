@@ -1,7 +1,7 @@
-"""Trains with a typical DDP script for torchrun, without Torchyard.
+"""Trains with DDP as a typical script for torchrun does, without Torchyard.
 
-With a rank, the script trains a few steps and prints its world. Without a rank, it only evaluates the model. The last
-line of the output is JSON.
+If the process has a rank, it trains a few steps and prints the variables of its rank. Otherwise, it only evaluates the
+model. The last line of the output is JSON.
 """
 
 import json

@@ -50,7 +50,7 @@ if __name__ == "__main__":
     arguments = dict(each.split("=") for each in sys.argv[1:])
     steps, nan_step = int(arguments.get("steps", 6)), int(arguments.get("nan", -1))
     cluster = ty.join()
-    torch.manual_seed(cluster.rank)  # All ranks start from the chief's parameters.
+    torch.manual_seed(cluster.rank)  # All ranks receive the chief's parameters.
     plain = Net()
     model, optimizer = cluster.distribute(plain, torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)

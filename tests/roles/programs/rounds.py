@@ -2,18 +2,22 @@
 
     rounds.py FOLDER STEPS SECONDS_A_STEP [BATCH_OF_RANK …]
 
+With HOLD=STEP a rank that has finished STEP steps continues only when it is asked to stop.
+
 FOLDER/<rank> holds the number of finished steps. After leave(), the script writes FOLDER/result.<rank>, whose content
 would be too long for a pipe: the indices of the samples in each step, the parameters before each step, and the
 parameters at the end. The model has a buffer, which is also averaged.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
 
 import torch
 from tests.roles.programs import averages
+from tests.waiting import wait_until
 
 import torchyard_roles as ty
 
@@ -57,12 +61,20 @@ def main() -> None:
             done += 1
             time.sleep(pause_s)
             replace(folder / str(cluster.rank), str(cluster._progress.steps))
+            hold(cluster)
             if cluster._progress.steps >= steps:
                 done = steps
                 break
     cluster.leave()
     result = {"fed": fed, "before": before, "after": values(model), "frozen": model.frozen.tolist()}
     replace(folder / f"result.{cluster.rank}", json.dumps(result))
+
+
+def hold(cluster: ty.Cluster) -> None:
+    """Waits for a request to stop if this rank is to be held after the step that it has finished."""
+    stop = cluster._graceful_stop
+    if os.environ.get("HOLD") == str(cluster._progress.steps) and stop is not None:
+        wait_until(lambda: stop.is_requested)
 
 
 def replace(path: Path, text: str) -> None:

@@ -39,7 +39,7 @@ def inputs_of(step: int, rank: int, device: torch.device) -> torch.Tensor:
 
 
 def descend(model: nn.Module, optimizer: torch.optim.Optimizer, ranks: list[int], device: torch.device) -> float:
-    """Trains on the batches of the given ranks; returns the final scale."""
+    """Trains on the batches of the given ranks; returns the scale at the end."""
     scaler = torch.amp.GradScaler(device.type, init_scale=SCALE, growth_interval=GROWS_EVERY)
     for step in range(STEPS):
         optimizer.zero_grad()

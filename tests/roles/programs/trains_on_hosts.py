@@ -1,4 +1,4 @@
-"""Forks replicas one after the other on a lab host, because importing torch takes seconds.
+"""Forks replicas one after the other on a lab host, because it would take seconds if each imported torch.
 
 Each line of stdin is a JSON object for a replica: {"environment": {...}}. A trainer makes WARM_UP steps, prints
 `ready`, makes as many steps as the next line says, prints `done`, and leaves after one more line.
@@ -20,13 +20,15 @@ from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 
 WARM_UP = 9
-"""Number of steps before the measurement: a multiple of 4, plus 1, so that an exchange due every 4 steps has begun."""
+"""The number of steps before the measurement. It is a multiple of 4, plus 1, so that an exchange that is due every 4
+steps has begun.
+"""
 ELEMENTS = 1_000_000
 STEP_S = 0.08
 
 
 def line() -> str:
-    """Returns the next line of stdin without buffering, because the parent and its children read in turn."""
+    """Returns the next line of stdin. Does not buffer, because the parent and its children read in turn."""
     found = b""
     while not found.endswith(b"\n"):
         piece = os.read(0, 1)
@@ -37,7 +39,7 @@ def line() -> str:
 
 
 def wait_for_exchanges(strategy: Any) -> None:
-    """Waits for the exchange to end, if the strategy overlaps the exchange with the next step."""
+    """Waits until the exchange has ended, if the strategy overlaps it with the next step."""
     if isinstance(strategy, ParameterServerStrategy) and strategy.pairs[0]._exchange is not None:
         strategy.pairs[0]._exchange.wait()
     if isinstance(strategy, Hogwild):

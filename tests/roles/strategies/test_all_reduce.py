@@ -77,7 +77,7 @@ def check_shares(outputs: list[str], workers: int) -> None:
     assert seen[0]["epochs"][0] != seen[0]["epochs"][1]
     assert len({each["weight"] for each in seen}) == 1
     for each in seen:
-        assert each["names"] == ["0.bias", "0.weight"]  # Parameter names do not have the prefix of a DDP wrapper.
+        assert each["names"] == ["0.bias", "0.weight"]  # Parameter names have no prefix of a DDP wrapper.
         assert each["layers"] == [1, "Linear", True, True]
         assert each["same_method"]
         assert not each["group_after"]
@@ -90,7 +90,7 @@ def test_workers_share_the_data_report_and_part_cleanly(train: Train, keeper: Ke
     for replica in ("worker-0", "worker-1"):
         mine = [metrics for name, _, metrics in reports if name == replica]
         assert mine[0]["step"] == 1
-        assert mine[-1]["step"] == 3  # 24 samples, 2 workers and batches of 4 result in 3 steps.
+        assert mine[-1]["step"] == 3  # 24 samples for 2 workers in batches of 4 are 3 steps.
         assert mine[-1]["loss"] >= 0
         assert mine[-1]["throughput"] > 0
 
@@ -138,7 +138,7 @@ def test_a_worker_that_dies_of_an_exception_takes_the_others_along_at_once(start
     output, _ = failing.communicate(timeout=DEADLINE_S)
     assert failing.returncode == 1
     assert "ValueError: the third step fails" in output
-    # The chief ends because its connection is closed, and not because of a timeout of many minutes.
+    # The chief ends because the connection is closed, not because of a timeout of many minutes.
     chief.communicate(timeout=60)
     assert chief.returncode == 1
     steps = [metrics["step"] for replica, _, metrics in keeper.received() if replica == "worker-1"]

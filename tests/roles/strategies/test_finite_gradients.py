@@ -1,4 +1,4 @@
-"""Tests of steps whose gradients are NaN or infinite, in one process."""
+"""Tests of steps with NaN or infinite gradients, in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.comp
 
 
 class Net(torch.nn.Module):
-    """A model with a parameter of each dtype, an empty and an unused parameter."""
+    """A model with one parameter per dtype, and with an empty and an unused parameter."""
 
     def __init__(self, device: str = "cpu") -> None:
         super().__init__()
@@ -94,9 +94,9 @@ def test_sparse_gradients_are_looked_at_too() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool) -> None:
-    """The scaler calls a fused optimizer even with infinite gradients, and sets a flag.
+    """The scaler calls a fused optimizer even if gradients are infinite, and sets a flag.
 
-    It does not call other optimizers.
+    It does not call other optimizers in this case.
     """
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
@@ -114,7 +114,7 @@ def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool)
     optimizer.zero_grad()
     (model(torch.ones(1, 3)).sum() * float("nan")).backward()
     with pytest.raises(NotFinite):
-        optimizer.step()  # step() is called directly, and not by the scaler.
+        optimizer.step()  # Here, step() is called directly and not by the scaler.
 
 
 @pytest.mark.gpu

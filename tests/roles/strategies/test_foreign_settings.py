@@ -1,6 +1,6 @@
-"""Tests of every strategy in scripts that change torch's defaults and other process-wide settings.
+"""Tests of every strategy with scripts that change torch's defaults and other process-wide settings.
 
-A script learns, or ends with a sentence that says what the strategy does not support.
+Either the script trains, or it ends with a message that says what the strategy does not support.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES = ["float64", "bfloat16"]
 
 @dataclass
 class Starting:
-    """What the runs need."""
+    """The fixtures that a run needs."""
 
     start: Start
     runs: Runs
@@ -118,10 +118,10 @@ STRATEGIES = {
     "diloco sharded": grouped(2, 2, **ROUNDS, **SHARD),
 }
 NEEDS = {"diloco sharded": ("all-trained",)}
-"""Further words for the program, since some strategies train all parameters."""
+"""Words that the program needs in addition, because some strategies train all parameters."""
 WORDS = ["compile", "reentrant", "checkpoint", "accumulate", "sparse", "dataclass", "lbfgs", "optimizers", "device"]
 COMBINED = ("accumulate", "checkpoint", "dataclass", "optimizers")
-"""Words that a strategy supports together."""
+"""Words that a strategy supports in combination."""
 SPARSE_ON_SERVERS = "is sparse, and parameter servers take dense ones only."
 REFUSED = {
     ("sandblaster", "lbfgs"): "Parameter servers cannot run torch.optim.LBFGS",
@@ -134,7 +134,7 @@ REFUSED = {
     ("sharded", "sparse"): "The gradients of `table` are sparse, so they cannot be sharded.",
     ("diloco sharded", "sparse"): "The gradients of `table` are sparse, so they cannot be sharded.",
 }
-"""By strategy and word: a part of the sentence with which the script ends."""
+"""A part of the message with which the script ends, by strategy and word."""
 
 
 def check_learns(starting: Starting, strategy: str, *words: str) -> None:
@@ -167,7 +167,7 @@ def test_a_script_with_other_defaults_learns(starting: Starting, strategy: str, 
 
 
 def test_a_loader_with_spawned_workers(starting: Starting) -> None:
-    """Each of the loader's spawned workers imports torch, so only this test uses spawned workers."""
+    """Each spawned worker of the loader imports torch, so only this test uses spawned workers."""
     check_learns(starting, "all_reduce", "float64", "spawn")
 
 

@@ -1,4 +1,4 @@
-"""Tests of averaging gradients that are computed in various ways, with real processes over gloo."""
+"""Tests that gradients are averaged however a script computes them, with real processes over gloo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.train
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_every_gradient_is_averaged_however_it_was_computed(runs: Runs, workers: int) -> None:
-    """The reference is a single process that computes the batches of all ranks, in double precision."""
+    """The reference is one process that computes the batches of all ranks in double precision."""
     outputs = runs.topology(workers, 0).outputs("averaged.py")
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert len(found[0]) == 17
@@ -74,7 +74,7 @@ def test_a_pass_that_is_broken_off_before_anything_was_sent_may_be_left_out(runs
 
 
 def test_a_rank_that_runs_out_of_batches_ends_all(runs: Runs) -> None:
-    """The rank with fewer steps waits for the others at its end, and all ranks raise the error."""
+    """The rank with fewer steps waits for the others when it ends, and then all ranks raise the error."""
     first, last = runs.topology(2, 0).train("diverges.py", "fewer steps")
     output, _ = first.communicate(timeout=DEADLINE_S)
     assert first.returncode == 1
@@ -84,7 +84,7 @@ def test_a_rank_that_runs_out_of_batches_ends_all(runs: Runs) -> None:
 
 
 def test_without_an_optimizer_backward_passes_are_counted(runs: Runs) -> None:
-    """As in pytorch/examples, the script updates the parameters itself. It stops when its loss is low."""
+    """As in pytorch/examples, the script updates the parameters itself. It stops when the loss is low."""
     _, last = runs.topology(2, 0).train("diverges.py", "an end of its own")
     output, _ = last.communicate(timeout=DEADLINE_S)
     assert last.returncode == 1

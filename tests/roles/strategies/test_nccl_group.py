@@ -1,7 +1,7 @@
-"""Tests of the NCCL communicator that can be aborted, with a process group that stands in for NCCL's.
+"""Tests of the NCCL communicator that can be aborted, with a substitute for NCCL's process group.
 
-`tests/agent/keeper/test_lost_workers.py` has runs over gloo that take the same way, and
-`tests/agent/keeper/test_lost_workers_on_gpus.py` those over NCCL.
+The same code is tested in runs over gloo by `tests/agent/keeper/test_lost_workers.py`, and in runs over NCCL by
+`tests/agent/keeper/test_lost_workers_on_gpus.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.train
 
 
 class Kernel:
-    """A process group with one operation, which looks complete once it is aborted, as NCCL's do."""
+    """A process group with one operation. As with NCCL, the operation looks complete once it is aborted."""
 
     def __init__(self) -> None:
         self.is_done = threading.Event()

@@ -1,4 +1,4 @@
-"""Tests of the custom strategy of docs/how-to-add-a-strategy.md, with real processes."""
+"""Tests of the strategy that docs/how-to-add-a-strategy.md describes, with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of a script that is started by hand, and of an evaluator: single processes without torch.distributed."""
+"""Tests of single processes without torch.distributed: scripts that the user starts by hand, and evaluators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.train
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[ty.Cluster]:
-    """A cluster that consists of this process alone, which no launcher has started."""
+    """Returns the cluster of a process that no launcher has started; it consists of this process alone."""
     kept = bare_environment()
     for name in set(os.environ) - set(kept):
         monkeypatch.delenv(name)
@@ -133,7 +133,7 @@ def test_a_model_can_be_copied_saved_and_accumulate_alone_too(joined: ty.Cluster
 
 
 def test_a_saved_model_is_loaded_with_the_classes_that_the_script_names(joined: ty.Cluster) -> None:
-    """The script is like word_language_model in pytorch/examples."""
+    """The script saves and loads its model as word_language_model in pytorch/examples does."""
     import io
 
     import torch
@@ -142,7 +142,7 @@ def test_a_saved_model_is_loaded_with_the_classes_that_the_script_names(joined: 
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 1)))
     model, _ = joined.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    for hooked in (model, model[0], model[1]):  # The strategies that average gradients also attach hooks to the output.
+    for hooked in (model, model[0], model[1]):  # Strategies that average gradients attach hooks to the output.
         hooked.register_forward_hook(ModuleHook(lambda *_: None))
     file = io.BytesIO()
     torch.save(model, file)
@@ -185,7 +185,7 @@ def test_a_model_that_is_updated_by_hand_comes_back_alone_and_its_steps_are_coun
         model(torch.ones(1, 4)).sum().backward()
         for parameter in model.parameters():
             parameter.data.add_(parameter.grad, alpha=-0.1)
-    assert joined._progress.steps == 2  # The third step has not ended yet.
+    assert joined._progress.steps == 2  # The third step has not ended.
     joined.leave()
     assert joined._progress.steps == 3
 
@@ -339,7 +339,7 @@ strategy.abandon = lambda: print("abandoned", flush=True)
 
 @pytest.mark.parametrize("leave", ["", "cluster.leave()", "with cluster: pass"], ids=["at exit", "call", "with"])
 def test_a_script_that_fails_in_leaving_ends_its_connections(start: Start, leave: str) -> None:
-    """If the connections stayed open, the other workers would report that this worker is lost, and not the cause."""
+    """If the connections stayed open, the other workers would report the loss of this worker instead of the cause."""
     process = start("-c", LEAVE_FAILS + leave)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1

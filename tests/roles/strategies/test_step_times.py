@@ -1,4 +1,4 @@
-"""Tests of the parts of a step under every strategy: computing, exchange, and waiting."""
+"""Tests of the parts into which each strategy divides the time of a step: computing, exchange, and waiting."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.train
 PROGRAM = Path(__file__).parents[1] / "programs" / "timed.py"
 SLOW = 1
 LONGER_S = 0.5
-"""A delay in seconds that is far longer than a rank may have to wait for CPU time on a busy machine."""
+"""A delay in seconds that is much longer than a rank may have to wait for a CPU on a busy machine."""
 STEPS = 10
-"""The number of steps, of which the last two take longer."""
+"""The number of steps; the last two take longer."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def took(steps: list[dict[str, Any]]) -> float:
 
 
 def check_in_step(ranks: list[list[dict[str, Any]]]) -> None:
-    """Asserts that the other ranks wait for the slow rank, and that the slow rank does not wait."""
+    """Asserts that the other ranks wait for the slow rank, but the slow rank does not wait."""
     check_sums(ranks)
     last = [steps[-1] for steps in ranks]
     for rank, metrics in enumerate(last):
@@ -91,7 +91,7 @@ def test_servers_say_how_long_they_waited_for_the_last_of_a_group(start: Start, 
     output_of(server)
     if groups == 1:
         check_in_step(ranks)
-    else:  # Groups of Downpour do not wait for each other.
+    else:  # Under downpour, groups do not wait for each other.
         check_sums(ranks)
         assert all(steps[-1]["wait_s"] < LONGER_S / 2 for steps in ranks)
 

@@ -1,4 +1,4 @@
-"""Tests that compare a worker's traffic per step, as measured at its host's interface, with the documented costs."""
+"""Tests that a worker's traffic per step, measured at its host's interface, is as documented."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ PORT = 29500
 QUIET_S = 0.3
 INT8 = {"inner_steps": 4, "wire": "int8"}
 SILENCE = 20_000
-"""Maximum bytes between two samples that do not belong to an exchange, such as join store requests and ARP."""
+"""Maximum number of bytes between two samples that do not belong to an exchange, such as ARP and requests to the join
+store.
+"""
 
 
 class Site:
-    """Three hosts that train and one host for servers and reducers, each with a process that forks replicas."""
+    """Three hosts that train, and one host for servers and reducers. On each host, a process forks the replicas."""
 
     def __init__(self, hosts: list[LabHost], torch_imported: ForkServer) -> None:
         self.hosts = hosts
@@ -44,7 +46,7 @@ class Site:
         self._stores: list[subprocess.Popen[str]] = []
 
     def measured(self, kind: str, servers: int, **options: object) -> tuple[float, float]:
-        """Returns the data that a worker sends and receives in a step, in units of the model's size."""
+        """Returns how much data a worker sends and receives per step, as a multiple of the model's size."""
         self._used += 20
         port = PORT + self._used
         groups = WORKERS if kind in ("downpour", "hogwild", "diloco") else 1
@@ -116,7 +118,7 @@ class Site:
                 raise AssertionError("".join(seen))
 
     def _counters(self) -> tuple[list[int], list[int]]:
-        """Returns the bytes sent and received by each worker's host, once all data in transit have arrived."""
+        """Waits until all data have arrived; returns how many bytes each worker's host has sent and received."""
         now: list[list[int]] = []
         while True:
             before, now = (
@@ -171,5 +173,5 @@ def test_a_worker_s_bytes_in_a_step_are_the_table_s(
     site: Site, kind: str, servers: int, options: dict[str, object], sent: float, received: float
 ) -> None:
     measured = site.measured(kind, servers, **options)
-    within = 0.05 if kind == "diloco" else 0.02  # Smaller messages have larger shares of headers.
+    within = 0.05 if kind == "diloco" else 0.02  # Headers are a larger share of smaller messages.
     assert measured == (pytest.approx(sent, rel=within), pytest.approx(received, rel=within))

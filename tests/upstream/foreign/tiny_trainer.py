@@ -1,4 +1,4 @@
-"""A short script that uses transformers' Trainer: a tiny random GPT-2 on random tokens, with gradient accumulation.
+"""Trains a tiny, randomly initialized GPT-2 on random tokens with transformers' Trainer and gradient accumulation.
 
 Every rank prints its result, so the test can compare the ranks with each other and with a run under torchrun.
 """

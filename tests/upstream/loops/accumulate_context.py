@@ -1,4 +1,4 @@
-"""The gradients of two small batches form one step; the first batch is computed in cluster.accumulate()."""
+"""Accumulates the gradients of two small batches for each step; the first batch is computed in cluster.accumulate()."""
 
 from contextlib import nullcontext
 

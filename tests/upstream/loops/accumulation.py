@@ -1,4 +1,4 @@
-"""Gradients of two small batches form one step; all backward passes are made in the same way."""
+"""Accumulates the gradients of two small batches for each step, without a context for the first batch."""
 
 import experiment
 import torch

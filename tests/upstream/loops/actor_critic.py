@@ -1,4 +1,6 @@
-"""An actor and a critic, distributed one after the other, with an optimizer each; each rank draws its own actions."""
+"""Trains an actor and a critic, each with its own optimizer and its own call of distribute(); each rank draws its own
+actions.
+"""
 
 import experiment
 import torch

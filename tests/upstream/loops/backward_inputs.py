@@ -1,4 +1,4 @@
-"""Each of two losses has a backward pass for only some of the parameters, with loss.backward(inputs=…)."""
+"""Makes a backward pass for each of two losses, each for only some of the parameters, with loss.backward(inputs=…)."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""Batch norm, with an evaluation by the chief alone after each epoch, while the other ranks continue."""
+"""Trains with batch norm. After each epoch, the chief alone evaluates the model while the other ranks continue."""
 
 import experiment
 import torch

@@ -1,5 +1,6 @@
-"""Batch norm, with an evaluation by every rank on its part of the data after each epoch: all ranks use the chief's
-statistics."""
+"""Trains with batch norm. After each epoch, every rank evaluates its part of the data with the chief's batch norm
+statistics.
+"""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""Gradients are clipped by value, with cluster.clip_gradients(value=…)."""
+"""Clips gradients by value, with cluster.clip_gradients(value=…)."""
 
 import experiment
 import torch

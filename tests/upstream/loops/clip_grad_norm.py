@@ -1,4 +1,4 @@
-"""torch.nn.utils.clip_grad_norm_ is called between backward() and step(), as in most training recipes."""
+"""Calls torch.nn.utils.clip_grad_norm_ between backward() and step(), as most training scripts do."""
 
 import experiment
 import torch

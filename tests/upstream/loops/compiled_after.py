@@ -1,4 +1,4 @@
-"""torch.compile is called after distribute(), as torch recommends for DDP."""
+"""Calls torch.compile after distribute(), as torch recommends for DDP."""
 
 import experiment
 import torch

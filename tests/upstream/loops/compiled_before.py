@@ -1,4 +1,4 @@
-"""torch.compile is called before distribute(), as in scripts that compile the model where they create it."""
+"""Calls torch.compile before distribute(), as scripts do that compile the model where they create it."""
 
 import experiment
 import torch

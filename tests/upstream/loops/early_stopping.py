@@ -1,5 +1,6 @@
-"""Early stopping based on the exact validation loss: the ranks' parts of the data differ in length, and their sums are
-combined. A second reason to stop is known to only one rank."""
+"""Stops early based on the exact validation loss: the ranks' parts of the data differ in size, and the ranks' sums are
+combined. One rank also stops for a reason that only this rank knows.
+"""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""An encoder and a head are called separately, as in self-supervised learning and transfer learning."""
+"""Calls an encoder and a head separately, as in self-supervised learning and transfer learning."""
 
 import experiment
 import torch

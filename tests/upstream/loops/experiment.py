@@ -1,4 +1,4 @@
-"""Common parts of all loops: double precision, small data sets, and the result file that is compared."""
+"""Functions that all loops share: double precision, small data sets, and the result file that tests compare."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 RESULTS = "UPSTREAM_RESULTS"
-"""The variable that names the folder of results; each rank writes one file there."""
+"""The environment variable that names the folder for results, in which each rank writes one file."""
 RATE, PASSES = "UPSTREAM_RATE", "UPSTREAM_PASSES"
-"""Variables that scale learning rates and multiply passes over the data: several asynchronous groups take smaller and
-more steps, as the documentation recommends."""
+"""Environment variables whose values multiply the learning rates and the passes over the data. Several asynchronous
+groups take smaller and more steps, as the documentation recommends.
+"""
 
 
 def begin(seed: int = 1) -> None:
@@ -42,7 +43,7 @@ def curve(samples: int = 48, features: int = 6, seed: int = 7) -> TensorDataset:
 
 
 def draws(rank: int, steps: int, *shape: int) -> Iterator[Tensor]:
-    """Yields one tensor of random numbers per step; each rank has its own generator."""
+    """Yields one tensor of random numbers per step, from a generator that belongs to this rank."""
     generator = torch.Generator().manual_seed(100 + rank)
     for _ in range(steps):
         yield torch.randn(*shape, generator=generator)
@@ -62,8 +63,8 @@ def text(length: int, vocabulary: int, seed: int) -> Tensor:
 def finish(cluster: Any, losses: Sequence[float], numbers: Sequence[float] = (), **models: nn.Module) -> None:
     """Writes this rank's result if RESULTS is set.
 
-    The result contains all parameters, buffers and losses, and other numbers to compare. If the loop learns, the last
-    losses are lower than the first.
+    The result contains all parameters, buffers and losses, and other numbers that are compared. If the model learns,
+    the last losses are lower than the first.
     """
     parameters = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_parameters()}
     buffers = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_buffers()}

@@ -1,4 +1,6 @@
-"""Each rank adds its own noise to the gradients between backward() and step(), as in private and noisy SGD."""
+"""Adds noise to the gradients between backward() and step(), as in differentially private SGD; each rank has its own
+noise.
+"""
 
 import experiment
 import torch

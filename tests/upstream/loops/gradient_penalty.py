@@ -1,4 +1,6 @@
-"""A Wasserstein GAN with gradient penalty: a gradient's gradient, from torch.autograd.grad(create_graph=True)."""
+"""Trains a Wasserstein GAN with gradient penalty: the gradient from torch.autograd.grad(create_graph=True) is itself
+differentiated.
+"""
 
 import experiment
 import torch

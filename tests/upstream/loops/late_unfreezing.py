@@ -1,4 +1,6 @@
-"""Fine-tuning: the backbone is frozen for an epoch; the optimizer has all parameters from the beginning."""
+"""Fine-tunes a model whose backbone is frozen during the first epoch; the optimizer has all parameters from the
+beginning.
+"""
 
 import experiment
 import torch

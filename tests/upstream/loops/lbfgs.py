@@ -1,4 +1,4 @@
-"""LBFGS with a line search: each step evaluates the model several times, as often as the loss requires."""
+"""Uses LBFGS with a line search, so the number of evaluations of the model in each step depends on the loss."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""The weights of the losses are learned, too: parameters that do not belong to a model, in a separate group."""
+"""Learns the weights of several losses, too. They are parameters outside the model, in their own parameter group."""
 
 import experiment
 import torch

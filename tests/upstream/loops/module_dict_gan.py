@@ -1,5 +1,6 @@
-"""A generator and a discriminator in one ModuleDict with one optimizer; requires_grad determines which of the two gets
-gradients, as in CycleGAN."""
+"""A generator and a discriminator in one ModuleDict with one optimizer; as in CycleGAN, requires_grad determines which
+of the two gets gradients.
+"""
 
 import experiment
 import torch

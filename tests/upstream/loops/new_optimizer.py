@@ -1,4 +1,4 @@
-"""A second phase of training with a new optimizer that was not passed to distribute()."""
+"""Trains in two phases; the second phase has a new optimizer that was not passed to distribute()."""
 
 import experiment
 import torch

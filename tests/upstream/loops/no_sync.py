@@ -1,4 +1,6 @@
-"""The gradients of two small batches form one step; the first batch is computed in model.no_sync(), as in DDP."""
+"""Accumulates the gradients of two small batches for each step; the first batch is computed in model.no_sync(), as with
+DDP.
+"""
 
 from contextlib import nullcontext
 

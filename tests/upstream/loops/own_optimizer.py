@@ -1,4 +1,6 @@
-"""The script has its own optimizer class, as papers' repositories often do; it uses signs of averaged gradients."""
+"""Uses an optimizer class that the script defines, as research repositories often do; it steps by the signs of averaged
+gradients.
+"""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""The training loop of most tutorials, with dropout whose random numbers differ between ranks."""
+"""The training loop of most tutorials, with dropout masks that differ between ranks."""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau gets the mean validation loss of all ranks, each of which has evaluated a part of the data."""
+"""ReduceLROnPlateau gets the mean of all ranks' validation losses; each rank has evaluated a part of the data."""
 
 import experiment
 import torch

@@ -1,6 +1,8 @@
-"""ReduceLROnPlateau gets different values on different ranks, so the learning rates differ, and then the models.
+"""ReduceLROnPlateau gets a different value on each rank, so the learning rates of the ranks differ, and then the
+models.
 
-This is a fault in the script, with which plain DDP silently continues. No result is correct, so it must be refused.
+This is a fault in the script. Plain DDP would silently continue, but no result could be correct, so Torchyard must
+refuse to continue.
 """
 
 import experiment

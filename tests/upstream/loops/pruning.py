@@ -1,4 +1,4 @@
-"""A model that is pruned between two epochs: torch.nn.utils.prune renames the parameter and applies a mask to it."""
+"""Prunes a model between two epochs: torch.nn.utils.prune renames the parameter and applies a mask to it."""
 
 import experiment
 import torch

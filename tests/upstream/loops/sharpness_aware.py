@@ -1,5 +1,6 @@
-"""Sharpness-aware minimization: the parameters are moved along the gradient, a second backward pass is made there, and
-the parameters are restored before the step."""
+"""Sharpness-aware minimization: the parameters are moved along the gradient, a second backward pass computes the
+gradients there, and the parameters are moved back before the step.
+"""
 
 import experiment
 import torch

@@ -1,4 +1,4 @@
-"""Two calls of the model and two backward passes for one step; both losses depend on the graph of the first call."""
+"""Calls the model twice and makes two backward passes for one step; both losses depend on the first call's graph."""
 
 import experiment
 import torch

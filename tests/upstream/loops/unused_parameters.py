@@ -1,4 +1,4 @@
-"""A model for several tasks: in each step, each rank uses a different head, and one head is never used."""
+"""A model with one head per task: each rank uses a different head in each step, and one head is never used."""
 
 import experiment
 import torch

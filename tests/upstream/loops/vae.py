@@ -1,4 +1,6 @@
-"""A variational autoencoder based on pytorch/examples: each rank has its own noise, and the loss is a sum."""
+"""A variational autoencoder based on pytorch/examples: each rank has its own noise, and the loss is summed over the
+batch.
+"""
 
 import experiment
 import torch

@@ -1,4 +1,6 @@
-"""A Wasserstein GAN: the critic makes several steps per generator step, and its weights are clamped after each."""
+"""Trains a Wasserstein GAN: the critic makes several steps per generator step, and its weights are clamped after each
+of its steps.
+"""
 
 import experiment
 import torch

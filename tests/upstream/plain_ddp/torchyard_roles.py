@@ -1,6 +1,7 @@
-"""DistributedDataParallel with the interface of torchyard_roles, used to verify the reference.
+"""Implements the interface of torchyard_roles with DistributedDataParallel, to verify the reference.
 
-It supports loops that plain DDP trains correctly: one optimizer, and all forward passes through the model.
+Supports the loops that plain DDP trains correctly: those with one optimizer whose forward passes all go through the
+model.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Journeys: each module has a function `journey(user)`, performed by `python -m tests.window.run`."""
+"""Journeys through the window. Each module has a function `journey(user)`; `python -m tests.window.run` performs it."""

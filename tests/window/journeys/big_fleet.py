@@ -1,4 +1,6 @@
-"""1,000 replicas on 128 hosts: racks by label, the minimap, the arrangement by group, and a drag between groups."""
+"""Tests a topology of 1,000 replicas on 128 hosts: racks by label, the minimap, the arrangement by group, and a drag
+between groups.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ program: {{launcher: torch, script: train.py}}
 
 
 def prepare(home: Path) -> None:
-    """Writes a fleet of 128 checked hosts in 8 racks, none of which answers, and a topology for it."""
+    """Writes a fleet of 128 unreachable hosts in 8 racks, all checked earlier, and a topology for them."""
     home.mkdir(parents=True)
     names = [f"n{number:03}" for number in range(HOSTS)]
     lines = [

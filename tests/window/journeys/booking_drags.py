@@ -1,4 +1,4 @@
-"""Drags bookings that are not selected: they keep their length, and a button in the toast undoes each change."""
+"""Drags bookings that are not selected. The bookings keep their length; a button in the toast undoes each change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LANES_DOWN = 3
 
 
 def prepare(home: Path) -> None:
-    """Makes three bookings of one GPU each, for 8 hours tomorrow."""
+    """Books three GPUs separately, each for 8 hours tomorrow."""
     begin = datetime.now(UTC).replace(hour=6, minute=0, second=0, microsecond=0) + timedelta(days=1)
     store = open_store(f"sqlite:///{Home(home).bookings_file}", login_name())
     store.remember_slots(SLOTS)
@@ -35,7 +35,7 @@ def prepare(home: Path) -> None:
 def journey(user: User) -> None:
     page = user.show_page("bookings")
     user.expect(lambda: len(page.surface.picture.blocks) == len(TITLES), "the bookings are shown")
-    # Drag the bookings in this order, because then the lanes below each booking are free.
+    # In this order, the lanes below each booking are free when the booking is dragged.
     for title in reversed(TITLES):
         drag_and_undo(user, page, title)
     user.click(middle(user, page, "first"))

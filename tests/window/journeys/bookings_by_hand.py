@@ -49,7 +49,9 @@ def journey(user: User) -> None:
 
 
 def everything_fits(user: User, page: Any) -> None:
-    """Checks that all parts of the bar fit into it, and that the current time is in the first three of seven days."""
+    """Checks that the bar is large enough for all of its parts, and that the current time is within the first three of
+    the seven days.
+    """
 
     def room() -> bool:
         bar: QWidget = page.bar
@@ -71,7 +73,7 @@ def everything_fits(user: User, page: Any) -> None:
 
 
 def book_and_extend_by_keys(user: User, page: Any) -> None:
-    """Books two GPUs, extends the booking, undoes that, and cancels the booking, by keys in the calendar."""
+    """Books two GPUs, extends the booking, undoes the extension, and cancels the booking, by keys in the calendar."""
     user.key("ctrl+2")
     user.expect(lambda: user.window.current == "fleet", "the Fleet page")
     user.key("ctrl+4")
@@ -150,9 +152,9 @@ def select_and_book_by_keys(user: User, page: Any) -> None:
 
 
 def wait_for_a_busy_host(user: User, page: Any) -> None:
-    """Joins the waitlist. The window offers it only for a later slot, and not for GPUs that are free now.
+    """Joins the waitlist without booking anything.
 
-    Books nothing.
+    The window offers the waitlist only for a later slot, and not for GPUs that are free now.
     """
     user.key("ctrl+shift+f")
     finder = page.finder
@@ -216,7 +218,7 @@ def ghost(user: User, page: Any, number: int) -> QPoint:
 
 
 def at(user: User, page: Any, y: float, second: float) -> QPoint:
-    """Returns the global position of a time at a height among the lanes."""
+    """Returns the global position of a point in the calendar, given by a time and a height among the lanes."""
 
     def find() -> QPoint:
         surface = page.surface

@@ -1,4 +1,6 @@
-"""The first start, without fleet, settings or agent: the example is opened, runs on this computer, and is copied."""
+"""Starts the window for the first time, without fleet, settings or agent: opens the example, runs it on this computer,
+and copies it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ TRAINED_WITHIN_S = 300
 
 @contextmanager
 def prepared(home: Path) -> Iterator[None]:
-    """Gives the agent a separate home folder and undeploys the agent afterwards."""
+    """Gives the agent a separate home folder, and undeploys the agent after the journey."""
     folder = home.parent / "user"
     folder.mkdir()
     with patch.dict(os.environ, HOME=str(folder)):

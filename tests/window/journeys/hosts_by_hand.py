@@ -1,4 +1,6 @@
-"""Adds, trusts and deploys three hosts, opens a terminal, edits them together, filters by state, and undeploys."""
+"""Adds, trusts and deploys three hosts, opens a terminal, edits the hosts together, filters them by state, and
+undeploys them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ PYTHON = "/root/env/bin/python"
 
 @contextmanager
 def prepared(home: Path) -> Iterator[None]:
-    """Provides an empty fleet file, and three bare hosts whose addresses are in the environment.
+    """Provides an empty fleet file and three hosts without an agent, whose addresses are in environment variables.
 
     Two of the hosts have GPUs.
     """
@@ -108,11 +110,11 @@ def deploy(user: User, page: Any) -> None:
 
 
 def open_terminal(user: User, page: Any) -> None:
-    """Types a command into a real terminal on the first host."""
+    """Opens a real terminal on the first host, and types a command into it."""
     made_there = Path(os.environ["LAB_HOME"], "from-the-terminal")
     user.click(user.button("Terminal", page.details))
     xdotool("search", "--sync", "--onlyvisible", "--class", "XTerm", "windowactivate", "--sync")
-    # The terminal keeps what is typed before the shell on the host reads it.
+    # Text that is typed before the host's shell reads it stays in the terminal's input buffer.
     user.type(f"touch {made_there.name}\n")
     user.expect(made_there.exists, "the command has run on the host")
     user.picture("terminal")

@@ -1,4 +1,4 @@
-"""Opens every menu three times on every page, by pointer and by F10, and checks that the actions still exist."""
+"""Opens every menu three times on every page, by pointer and by F10, and checks that no menu has lost its actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applies presets and strategies by mouse, by keys, and from the command palette. Each is undone by one Ctrl+Z."""
+"""Applies presets and strategies by mouse, by keys, and from the command palette. One Ctrl+Z undoes each."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def dialog_is_open(user: User) -> bool:
 
 
 def row(user: User, rows: PaletteList, key: str) -> QPoint:
-    """Returns the middle of the row with a key, or of the first row."""
+    """Returns the centre of the row with the given key, or of the first row if there is no key."""
 
     def find() -> QPoint:
         item = rows.row_of(key) if key else rows.item(0)

@@ -56,7 +56,9 @@ def folder_of(home: Path) -> Path:
 
 
 def prepare(home: Path) -> list[str]:
-    """Writes the program and a fleet of this computer with a separate agent folder. Returns the file to open."""
+    """Writes a program, and a fleet whose only host is this computer, with a separate agent folder. Returns the file to
+    open.
+    """
     home.mkdir()
     agent = home.parent / "agent"
     (home / "fleet.yaml").write_text(
@@ -72,7 +74,7 @@ def prepare(home: Path) -> list[str]:
 
 @contextmanager
 def prepared(home: Path) -> Iterator[None]:
-    """Ends the agent of this computer and its run after the journey."""
+    """Ends the agent of this computer and the agent's run after the journey."""
     try:
         yield
     finally:
@@ -82,7 +84,7 @@ def prepared(home: Path) -> Iterator[None]:
 
 
 def journey(user: User) -> None:
-    """Performs the steps until the window is killed. At this time, there are unsaved changes and a live run."""
+    """Performs the steps until the window is killed, when it has unsaved changes and a live run."""
     window: Any = user.window
     user.expect(lambda: window.page("topology").document.path is not None, "the file is open")
     user.key("ctrl+Return")
@@ -101,7 +103,7 @@ def journey(user: User) -> None:
     user.click(user.button("Stop the run", user.gui(lambda: page._stop_dialog)))
     user.expect(lambda: state(window) == "stopped" and window.isActiveWindow(), "the run is stopped")
     assert places(user, page) == before, "a button moved"
-    user.click(there)  # A second click at the position of Stop launches nothing.
+    user.click(there)  # The click is where Stop was, and must not launch anything.
     user.picture("stopped")
 
     user.click(user.button("Restart …", page.bar))
@@ -114,7 +116,7 @@ def journey(user: User) -> None:
     user.click(user.button("Restart", dialog))
     user.expect(lambda: page.feed.run.run_id != first and state(window) == "running", "the new run is shown, and runs")
     assert user.gui(lambda: page.model.run(page.feed.run.run_id).restarted_from) == first
-    user.key("ctrl+shift+n")  # The search bar has the focus.
+    user.key("ctrl+shift+n")  # The search bar has the keyboard focus.
     user.expect(lambda: any(note.isActiveWindow() for note in page.findChildren(NotesDialog)), "the note opens")
     user.type("from-scratch")
     user.key("Return")
@@ -130,7 +132,7 @@ def journey(user: User) -> None:
 
 
 def reopened(user: User) -> None:
-    """Checks that the window restores its contents and the unsaved change, and reports the end of the run."""
+    """Checks that the window restores its contents and the unsaved change, and reports that the run has ended."""
     window: Any = user.window
     topology: Any = user.gui(lambda: window.page("topology"))
     assert user.gui(lambda: window.current) == "topology"

@@ -1,6 +1,6 @@
 """Presses the shortcuts of all commands, with the focus in the page and with the focus in the page's bar.
 
-Each shortcut must trigger its own command once, and no other. The commands are counted instead of carried out.
+Each shortcut must trigger only its own command, and only once. The commands are counted and not carried out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ X_NAMES = {
     "Esc": "Escape",
     "Enter": "KP_Enter",
 }
-"""X11 names of keys by Qt name, for keys whose names differ in more than the case of letters."""
+"""X11 names of keys by Qt name, for keys whose two names differ in more than upper and lower case."""
 END = "F9"
-"""A key that has no command and is pressed after each shortcut. When this key has been handled, so has the shortcut."""
+"""A key without a command, which is pressed after each shortcut. Events are handled in order, so the shortcut has been
+handled when this key has been.
+"""
 
 
 def journey(user: User) -> None:
@@ -65,7 +67,7 @@ def press(user: User, place: QWidget, sequence: str, triggered: Counter[int]) ->
 
 
 def count_instead(user: User, actions: list[QAction], triggered: Counter[int]) -> None:
-    """Makes all actions count how often they are triggered."""
+    """Replaces the effect of each action by a count of how often it is triggered."""
     for number, action in enumerate(actions):
         assert action.receivers(SIGNAL("triggered(bool)")), f"{action.text()} does nothing"
         action.triggered.disconnect()
@@ -83,7 +85,9 @@ def keep_enabled(action: QAction, is_enabled: bool) -> None:
 
 
 def places_of(page: Any) -> list[QWidget]:
-    """Returns the page and, if any, the first part of its bar that accepts the focus and is not a text field."""
+    """Returns the widgets that get the focus: the page, and the first focusable part of its bar that is not a text
+    field.
+    """
     parts = (one for one in page.bar.findChildren(QWidget) if one.isVisible() and one.isEnabled())
     return [page, *[one for one in parts if one.focusPolicy() & Qt.FocusPolicy.TabFocus and not is_text(one)][:1]]
 
@@ -93,6 +97,6 @@ def is_text(widget: QWidget) -> bool:
 
 
 def x_name(sequence: str) -> str:
-    """Returns a sequence such as `Ctrl+Shift+N` as xdotool takes it: `Ctrl+Shift+n`."""
+    """Returns a key sequence such as `Ctrl+Shift+N` in the notation of xdotool, `Ctrl+Shift+n`."""
     *modifiers, key = sequence.replace("++", "+plus").split("+") if sequence != "+" else [sequence]
     return "+".join([*modifiers, X_NAMES.get(key, key.lower() if len(key) == 1 else key)])

@@ -1,4 +1,4 @@
-"""On a screen of 1024×768, the window fits, and undo, redo and the menu work in its narrow layout."""
+"""Checks on a screen of 1024×768 that the window fits, and that undo, redo and the menu work in the narrow layout."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ hosts:
 
 
 def prepare(home: Path) -> None:
-    """Writes a fleet file with two hosts, neither of which is contacted, a topology file, and its script."""
+    """Writes a fleet file with two hosts that are never contacted, a topology file, and the topology's script."""
     home.mkdir()
     (home / "fleet.yaml").write_text(FLEET)
     (home / "drawn.yaml").write_text(DESIGN)
@@ -73,7 +73,7 @@ def drag_and_swap(user: User, page: TopologyPage) -> None:
     user.picture("2-swap")
     user.release()
     user.expect(lambda: (where(page, "worker-0"), where(page, "worker-1")) == (second, first), "they swap")
-    # When the chip is dropped outside the racks, the planner places the replica again.
+    # When a chip is dropped outside the racks, its pin is removed and the planner places the replica.
     user.drag(chip(user, page, "worker-0"), empty_place(user, page))
     user.expect(lambda: where(page, "worker-0") == first, "unpinned")
     user.expect(lambda: page.document.value.pins == {}, "no pins are left")

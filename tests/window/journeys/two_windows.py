@@ -1,6 +1,7 @@
 """Opens two windows of one user.
 
-Each shows the other's bookings, and notices a change of the file that both have open.
+Each window shows bookings that are made in the other one, and notices that the other one has changed a file that both
+have open.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ program: {script: train.py}
 
 
 def prepare(home: Path) -> list[str]:
-    """Writes two GPUs, a fleet without hosts, and a file that is opened in both windows."""
+    """Prepares a calendar with two GPUs, a fleet without hosts, and a file that both windows open."""
     home.mkdir()
     (home / "fleet.yaml").write_text("version: 1\nhosts: []\n")
     store = open_store(f"sqlite:///{Home(home).bookings_file}", login_name())
@@ -42,7 +43,7 @@ def prepare(home: Path) -> list[str]:
 
 
 def journey(user: User) -> None:
-    """Performs the steps in the first window. Once the calendar is loaded, starts the second window."""
+    """Performs the steps in the first window, which start the second window once the calendar is loaded."""
     home: Home = user.arguments[0]
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")
@@ -61,10 +62,10 @@ def perform(user: User, page: Any, home: Home) -> None:
     user.expect(lambda: (home.path / "second-is-ready").exists(), "the second window is ready")
     activate(user)
     book(user, page, "gpu-a:0 tomorrow 9-17")
-    # The second window shows the booking of the first one, comes to the front, and makes a booking itself.
+    # The second window shows the booking that was made in the first one, and then makes a booking itself.
     user.expect(lambda: len(bookings(page)) == 2, "the booking of the second window appears")
     assert user.gui(lambda: bookings(page)) == [("GPU-a0",), ("GPU-a1",)]
-    # The second window adds a worker and saves.
+    # In the second window, a worker is added and the file is saved.
     user.expect(lambda: (home.path / "second-has-saved").exists(), "the second window has saved")
     activate(user)
     topology = user.show_page("topology")
@@ -79,7 +80,7 @@ def perform(user: User, page: Any, home: Home) -> None:
 
 
 def other(user: User) -> None:
-    """Performs the steps in the second window, which the window manager puts in front of the first."""
+    """Performs the steps in the second window, which the window manager puts in front of the first one."""
     home: Home = user.arguments[0]
     page = user.show_page("bookings")
     user.expect(lambda: len(page.model.seen.slots) == 2, "the GPUs are shown")
@@ -101,7 +102,7 @@ def other(user: User) -> None:
 
 
 def activate(user: User) -> None:
-    """Brings the window to the front like a task bar."""
+    """Brings the window to the front, as a click in a task bar would."""
     xdotool("windowactivate", str(user.gui(lambda: int(user.window.winId()))))
     user.expect(user.window.isActiveWindow, "the window is in front")
 

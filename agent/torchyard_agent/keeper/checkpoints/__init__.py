@@ -1,1 +1,1 @@
-"""Checkpoint folders on hosts, copies of checkpoints on other hosts, and their restoration before a restart."""
+"""Manages checkpoint folders on hosts, copies checkpoints to other hosts, and restores them before a restart."""

@@ -1,4 +1,4 @@
-"""Checkpoint folders on this host's disk: their completeness, their removal, and their use by a new run.
+"""Manages the checkpoint folders on this host's disk: checks that they are complete, removes and links them.
 
 `torchyard_roles.checkpoints` writes the folders, such as `step-000000001200/`. A folder gets its final name when it is
 complete. The file `checkpoint.json` in a folder lists the other files and their sizes. The agent does not interpret the
@@ -17,6 +17,7 @@ from typing import Any
 NAME = re.compile(r"step-\d{12}")
 FINAL = "-final"
 """Suffix that `newest` appends to the name of a checkpoint that the chief has marked as the last of the run.
+
 The name then differs from that of the unmarked checkpoint, so the checkpoint is copied again with its mark.
 """
 ABOUT = "checkpoint.json"
@@ -41,7 +42,7 @@ def checkpoints_dir(run_dir: str) -> str:
 
 
 def is_file_name(name: object) -> bool:
-    """Returns whether `name` is a valid file name in a checkpoint. Paths that lead out of the folder are not."""
+    """Returns whether `name` is a valid file name in a checkpoint. A path that leads out of the folder is not valid."""
     return isinstance(name, str) and _FILE.fullmatch(name) is not None
 
 

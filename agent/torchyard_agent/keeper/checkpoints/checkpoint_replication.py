@@ -22,7 +22,7 @@ from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Strea
 SCAN_EVERY_S = 1.0
 """Interval in seconds at which the chief's folder is scanned for new checkpoints."""
 BRING_WITHIN_S = 300.0
-"""Longest time in seconds for which the chief's start is delayed to copy a checkpoint from another host."""
+"""How many seconds the chief's start is delayed at most to copy a checkpoint from another host."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Pauses in seconds before each attempt to resume an interrupted transfer."""
 

@@ -52,7 +52,7 @@ class CheckpointRestore:
         try:
             await sender.restore(self._host)
         except Exception as error:
-            # After any error, the run starts from an older checkpoint.
+            # Whatever the error is, the run then starts from an older checkpoint.
             log.exception("no checkpoint could be copied")
             self._on_problem(f"internal error: {error!r}")
         self._release()

@@ -1,4 +1,4 @@
-"""Transfer of checkpoints over authenticated connections. They are separate because heartbeats must not be delayed.
+"""Transfers checkpoints over authenticated connections of their own, so that they do not delay heartbeats.
 
 The sender lists its files with their sizes. For each file, the receiver sends the offset up to which it has the data.
 It then receives the remaining data as frames of at most `PIECE` bytes, and the SHA-256 of the whole file. The sender
@@ -11,8 +11,8 @@ waits while its send buffer is full.
       | -- {"sha256"} ----------------------> |
       | <- {"done": true} | {"problem"} ----- |
 
-Pieces are read, hashed and written in the event loop, because each takes only about a millisecond and a keeper, which
-forks, should not have a thread pool. fsync runs in a temporary thread.
+Pieces are read, hashed and written in the event loop, because each takes only about a millisecond, and because a
+keeper, which forks, should have no thread pool. fsync runs in a temporary thread.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from torchyard_agent.protocol.authenticated_transport import AuthenticationError
 
 PIECE = 256 * 1024
 STALLED_S = 15.0
-"""Time in seconds without progress after which a transfer is aborted."""
+"""A transfer is aborted after this many seconds without progress."""
 RESERVED = 64 * 1024 * 1024
-"""Number of bytes on a receiver's disk that are kept free for its logs."""
+"""Number of bytes on the receiver's disk that are left free for its logs."""
 
 
 class TransferError(Exception):
@@ -212,7 +212,7 @@ def _publish(scratch: str, target: str) -> None:
     except OSError:
         if not os.path.isdir(target):
             raise
-        # The folder is an older copy that already exists. Its files are replaced one by one, `checkpoint.json` last.
+        # The folder is an existing older copy. Its files are replaced one by one, `checkpoint.json` last.
         for name in sorted(os.listdir(scratch), key=lambda name: name == checkpoint_folders.ABOUT):
             os.replace(os.path.join(scratch, name), os.path.join(target, name))
         shutil.rmtree(scratch, ignore_errors=True)

@@ -14,7 +14,7 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 NEWER_BY_S = 60.0
-"""Time in seconds by which a calendar must be newer than the run. Only then a missing booking counts as deleted."""
+"""A missing booking counts as deleted only if the calendar is newer than the run by this many seconds."""
 
 
 class OwnBooking(NamedTuple):
@@ -87,10 +87,10 @@ def next_step(
 
 
 class StartVerdict(NamedTuple):
-    """Whether a run may begin now, and under which condition."""
+    """Whether a run may begin now, and on which condition."""
 
     only_if_idle: bool = False
-    """Whether the run may begin only if no process uses the GPUs, because no fresh calendar contains its booking."""
+    """Whether the run may begin only if no process uses its GPUs, because no fresh calendar contains its booking."""
     refused: str = ""
     """The reason why the run must not begin, or "" if it may."""
     booking_gone: bool = False

@@ -1,4 +1,4 @@
-"""Events of a run, which are the inputs of the decisions about it.
+"""Events of a run. The decisions about the run are made from them.
 
 Events and instructions are named tuples, because two dozen dataclasses would add 19 ms to every keeper's start.
 """
@@ -15,9 +15,9 @@ class Cause(NamedTuple):
 
     text: str
     consequence: bool = False
-    """Whether this is a connection error. It is probably the consequence of another failure, which is then preferred as
-    the
-    cause.
+    """Whether this is a connection error, which is probably the consequence of another failure.
+
+    If there is another failure, it is preferred as the cause.
     """
     curable: bool = True
     """Whether a restart may help. It cannot, for example, if the program is missing."""
@@ -36,7 +36,7 @@ class ReplicaSpawned(NamedTuple):
 
 
 class RankFailed(NamedTuple):
-    """A rank has ended with a nonzero code, and is the first of its replica. Other ranks may still be running."""
+    """The first rank of a replica has ended with a nonzero code. Other ranks may still be running."""
 
     replica: str
     exit_code: int
@@ -84,7 +84,7 @@ class ReplicaReady(NamedTuple):
 
     replica: str
     attempt: int
-    """How often the replica has returned, as in `instructions.StartReplica`."""
+    """How often the replica has returned. `instructions.StartReplica` counts in the same way."""
 
 
 class BoundaryReached(NamedTuple):

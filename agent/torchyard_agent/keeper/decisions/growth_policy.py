@@ -19,7 +19,7 @@ ADDED = "added"
 
 
 def refusal(run: Run, host: str) -> str:
-    """Returns the reason why no worker can be added to a run on this host now, as a clause, or "" if one can."""
+    """Returns why no worker can be added to a run on this host now, as a clause, or "" if one can be added."""
     if run.outcome is not None or run.state.is_terminal or not run.started:
         return f"it is {run.state.value}"
     if run.policy.get("on_worker_loss") != "continue":
@@ -46,7 +46,7 @@ def is_new_host(run: Run, host: str) -> bool:
 
 
 def apply(step: Step, event: ReplicasAdded | ReplicasWithdrawn | TimerFired | None) -> None:
-    """Applies an event about added replicas. If `event` is None, only makes the changes that follow from the state."""
+    """Applies an event about added replicas. If `event` is None, only settles what follows from the current state."""
     if isinstance(event, ReplicasAdded):
         _on_added(step, event)
     elif isinstance(event, ReplicasWithdrawn):
@@ -61,7 +61,7 @@ def apply(step: Step, event: ReplicasAdded | ReplicasWithdrawn | TimerFired | No
 
 
 def _on_added(step: Step, event: ReplicasAdded) -> None:
-    """Adds replicas and, if it is new or has left the run, their host."""
+    """Adds replicas. Also adds their host if it is new or has left the run."""
     if refusal(step.run, event.host):
         return
     if is_new_host(step.run, event.host):

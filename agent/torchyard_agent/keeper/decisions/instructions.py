@@ -1,4 +1,4 @@
-"""Instructions that the primary executes. They are the results of decisions about a run."""
+"""Instructions for the primary, which result from the decisions about a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ JOIN_ADDED = "join_added"
 GPUS = "gpus"
 """Timer within which the GPUs of a scheduled run must become free."""
 CHOOSE = "choose"
-"""Timer for collecting failures. When it expires, one of them is chosen as the cause."""
+"""Timer for collecting failures. When it expires, one of the failures is chosen as the cause."""
 GRACE = "grace"
-"""Timer for the grace period of the replicas that have not failed."""
+"""Timer for the grace period that replicas without a failure get when the run ends."""
 GANG_GRACE = "gang_grace"
-"""Timer for the grace period of the replicas that have not failed, in a gang that will be restarted."""
+"""Timer for the grace period that replicas without a failure get when their gang will be restarted."""
 EXPLAIN = "explain"
 """Timer within which the loss of a server can be detected as the cause of its trainers' failure."""
 HOST_WAIT = "host_wait"
@@ -62,7 +62,10 @@ class RecordGangRestart(NamedTuple):
 
 
 class RecordMembership(NamedTuple):
-    """Informs a gang's ranks that it continues without lost replicas or with returned ones. All hosts journal this."""
+    """Informs a gang's ranks that it continues without lost replicas, or with returned ones.
+
+    All hosts journal this.
+    """
 
     gang: str
     generation: int
@@ -90,7 +93,7 @@ class NotifyUser(NamedTuple):
 
 
 class AcquireGpus(NamedTuple):
-    """Instructs a host to lock the run's GPUs. The host reports that it has, or which process uses a GPU."""
+    """Instructs a host to lock the run's GPUs. The host reports that it has done so, or which process uses a GPU."""
 
     host: str
     only_if_idle: bool
@@ -135,7 +138,7 @@ class DismissHost(NamedTuple):
 
 
 class ClearGang(NamedTuple):
-    """Instructs a host to end the processes that the replicas' ranks have left behind, and to report their end."""
+    """Instructs a host to end the processes that replicas' ranks have left behind, and to report when none is left."""
 
     host: str
     gang: str

@@ -5,7 +5,7 @@ the newest complete checkpoint is copied to the hosts of the evaluators and to o
 then continue after the loss of the chief's host.
 
 If a newer checkpoint is saved while an older one is being copied, the newer one is copied instead, but not twice in a
-row for the same host. Otherwise no copy would ever be completed if saving were faster than copying.
+row for the same host. Otherwise no copy would ever be completed if checkpoints were saved faster than they are copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchyard_agent.protocol.messages import ReplicaPlan
 class Route(NamedTuple):
     """The state of the copies on one host.
 
-    A checkpoint is identified by a result of `checkpoint_folders.newest`, such as
+    A checkpoint is identified by a result of `checkpoint_folders.newest`, such as:
 
     `step-000000001200`.
     """
@@ -30,7 +30,7 @@ class Route(NamedTuple):
     under_way: str = ""
     """The checkpoint that is being copied to the host, or "" if there is none."""
     dropped: bool = False
-    """Whether the copy in progress has replaced the copy of an older checkpoint."""
+    """Whether the copy in progress was started in place of the copy of an older checkpoint."""
     refused: str = ""
     """The last checkpoint that could not be copied to the host, or "" if there is none."""
 
@@ -79,7 +79,7 @@ def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
 
 
 def on_host_added(replication: Replication, host: str) -> Decided:
-    """Adds a host that may hold the second copy, as the last in order of preference."""
+    """Adds a host that may hold the second copy. It is the last in order of preference."""
     others = tuple(peer for peer in replication.peers if peer != host)
     return replication._replace(peers=(*others, host)), []
 

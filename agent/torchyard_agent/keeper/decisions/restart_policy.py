@@ -4,9 +4,8 @@
                                                                                         for lost hosts ┘
 
 Two generations of a gang never run at the same time. A gang is restarted only when every connected host has reported
-that it runs no process of the gang, and every other host has been unreachable for longer than its lease and the time
-that its ranks need to end.
-
+that it runs no process of the gang, and every other host has been unreachable for longer than the sum of its lease and
+the time that its ranks need to end.
 Trainers are restarted only when all servers and reducers are running, including servers that had ended after the
 trainers. Otherwise the trainers would use up their restarts while a server is missing.
 """
@@ -33,7 +32,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 LEFTOVERS_GRACE_S = 0.5
 """Grace period in seconds for processes that failed ranks have left behind."""
 SAFETY_S = 1.0
-"""Time in seconds added to a lost host's lease and its ranks' end, because hosts measure time independently."""
+"""Safety margin in seconds, added to a lost host's lease and its ranks' end, because each host has its own clock."""
 
 
 def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | None = None) -> bool:
@@ -80,8 +79,8 @@ def _may_continue_without(run: Run, gang: Gang, replica: Replica, failure: Failu
     enough = least is not None and sum(one.pool == replica.pool for one in left) >= least
     is_running = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
     if replica.returns and run.members(gang)[0].state is ReplicaState.SUCCEEDED:
-        # The chief has ended and the last checkpoint is saved. From now on a returned replica may fail, because its
-        # script may not end together with the others.
+        # The chief has ended and the last checkpoint is saved. From now on, the failure of a returned replica is
+        # harmless, because its script may not end together with the others.
         is_running = all(one.state in (ReplicaState.RUNNING, ReplicaState.SUCCEEDED) for one in left)
     return replica.trainer and not replica.missing and enough and bool(left) and is_running
 
@@ -110,7 +109,7 @@ def _trains(run: Run, gang: Gang) -> bool:
 def _is_unexplained(step: Step, gang: Gang) -> bool:
     """Returns whether trainers have lost their connection to a server whose own failure may not be known yet.
 
-    If a server's host is lost, this is known only after the lease. Trainers that are restarted earlier would fail
+    The loss of a server's host becomes known only after the lease. If trainers were restarted earlier, they would fail
     again.
     """
     if not step.run.servers() or not _trains(step.run, gang):
@@ -137,7 +136,7 @@ def on_cleared(step: Step, event: GangCleared) -> None:
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """Sets the time until which gangs wait for a lost host. All ranks of the host have ended by then."""
+    """Sets the time until which gangs wait for a lost host. By then, all ranks of the host have ended."""
     safe_s = step.run.lease_s + KILL_AFTER_S + SAFETY_S
     wait_s = max(step.run.policy["host_wait_s"], safe_s)
     step.set_host(host, wait_until=step.now + wait_s)
@@ -257,7 +256,7 @@ def _restart(step: Step, gang: Gang) -> None:
     )
     step.set_gang(gang.name, announced=0, joined=0)
     if any(one.added for one in step.run.members(gang)):
-        from torchyard_agent.keeper.decisions import growth_policy  # Imported here, because few runs grow.
+        from torchyard_agent.keeper.decisions import growth_policy  # Imported only here, because few runs grow.
 
         growth_policy.on_restart(step, gang)
     for one in taking_part:
@@ -290,7 +289,7 @@ def _servers_are_up(step: Step) -> bool:
 
 
 def _is_dispensable(run: Run, members: list[Replica]) -> bool:
-    """Returns whether the run can continue without this worker group. It can, unless this is the chief's group."""
+    """Returns whether the run can continue without this worker group. It cannot if this is the chief's group."""
     chief = next((one.gang for one in run.replicas if one.trainer), None)
     return all(one.trainer and one.gang != chief for one in members)
 

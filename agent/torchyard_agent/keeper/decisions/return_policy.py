@@ -51,7 +51,10 @@ def on_failed(step: Step, replica: Replica) -> None:
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """Makes replicas wait for their lost host to return, as it can no longer report that their processes have ended."""
+    """Makes replicas wait for their lost host to return.
+
+    Until then, the host cannot report that their processes have ended.
+    """
     for one in step.run.replicas:
         if one.host == host and one.phase == CLEARING:
             step.set_replica(one.name, phase=GONE)

@@ -1,4 +1,7 @@
-"""The schedule of a run: its start time and the end of its booking. No I/O and no clock, as callers pass the time."""
+"""The schedule of a run: its start time and the end of its booking.
+
+This module does no I/O and reads no clock. Callers pass the time.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Schedule:
     def next_start(self, now: float) -> tuple[float, StartVerdict | None]:
         """Returns the start time, and whether the run may start at `now`.
 
-        The latter is None before the start time, unless the booking no longer exists.
+        Before the start time, the second value is None unless the booking no longer exists.
         """
         assert self.start_at is not None
         at = booking_policy.start_of(self.own, self.start_at, self._calendar, now)

@@ -1,4 +1,7 @@
-"""The state of a run, from which decisions are made, and the transition that changes it. No I/O and no clock."""
+"""The state of a run, from which decisions are made, and the transition that changes it.
+
+This module does no I/O and reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from torchyard_agent.protocol.messages import Policy, ReplicaPlan
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 COLLECT_S = 1.0
-"""Time in seconds after the first failure within which further failures are candidates for the cause."""
+"""Failures within this many seconds after the first failure are candidates for the cause."""
 NOTICED_WITHIN_S = 20.0
 """Longest time in seconds until a server's failure is known.
-Its trainers detect it within 10 s, and if its host was lost, the primary detects that later.
+
+The server's trainers detect its failure within 10 s. If its host was lost, the primary detects the loss later.
 """
 KILL_AFTER_S = 1.5
-"""Time in seconds from SIGTERM to SIGKILL for replicas that must end because of a failure or loss of another."""
+"""Seconds from SIGTERM to SIGKILL for replicas that must end because another replica has failed or was lost."""
 
 UP = "up"
 """The gang is not being restarted. It is starting, running, has ended, or was dropped."""
@@ -97,7 +101,7 @@ class Failure(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A server's failure. Its trainers observe it as a lost connection."""
+    """A server's failure. The server's trainers observe this failure as a lost connection."""
 
     at: float
     failure: Failure

@@ -1,4 +1,4 @@
-"""The state machine of a run. It maps an event to a new state and instructions. No I/O and no clock.
+"""The state machine of a run. It maps an event to a new state and instructions, without I/O and without a clock.
 
 Only the primary decides, so a run has one cause of failure, one end and one order of events.
 
@@ -51,7 +51,7 @@ def begin(
     scheduled: str = "",
     gpus_within_s: float = 600.0,
 ) -> tuple[Run, list[Instruction]]:
-    """Returns the initial state of a run, and instructions. All keepers of the run must be prepared.
+    """Returns the initial state of a run, and the first instructions. All keepers of the run must be prepared.
 
     Args:
         hosts: The names of the hosts, beginning with the primary's.
@@ -310,7 +310,7 @@ def _settle(step: Step) -> None:
 
 
 def _settle_success(step: Step) -> None:
-    """Ends the run as succeeded when the replicas that `ends_with` names have ended with 0, and stops the others.
+    """Ends the run as succeeded when the replicas that `ends_with` names have ended with 0. Stops all others.
 
     Evaluators among them may have failed. If none of the named replicas has succeeded, the run fails.
     """

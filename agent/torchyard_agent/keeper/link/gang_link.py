@@ -31,7 +31,7 @@ from torchyard_agent.protocol.authenticated_transport import (
 __all__ = ["NETWORK_ERRORS", "CallerHandler", "Listener", "Message", "MessageChannel", "Stream", "admit", "call"]
 
 MAX_UNAUTHENTICATED = 128
-"""Maximum number of connections that are still in their handshake. If there are more, the oldest is closed."""
+"""Maximum number of connections that are still in their handshake. If there are more, the oldest of them is closed."""
 NETWORK_ERRORS = (OSError, EOFError, AuthenticationError, asyncio.TimeoutError)
 """The errors that end a connection. asyncio.IncompleteReadError is an EOFError."""
 
@@ -138,7 +138,7 @@ async def _call(address: str, port: int, secret: bytes, introduction: Message) -
         stream.send(introduction)
         return stream, await stream.receive()
     except BaseException:
-        # BaseException includes the cancellation at the deadline. The connection must be closed then, too.
+        # BaseException includes the cancellation at the deadline, after which the connection must also be closed.
         writer.transport.abort()
         raise
 

@@ -32,7 +32,7 @@ MAX_BACKLOG = 8 * 1024 * 1024
 """Number of unsent bytes above which a rank is disconnected."""
 MAX_SESSIONS = 10_000
 MAX_OPEN = 1_000
-"""Maximum number of a rank's waiting requests, of its watches, of its kept answers, and of the keys of one `wait`."""
+"""Maximum number of a rank's waiting requests, of its watches, of its kept answers, and of the keys in one `wait`."""
 
 Wake = Callable[[], None]
 Watch = Callable[[str, bytes, int], None]
@@ -150,7 +150,7 @@ class StoreServer:
             stream.abort()
 
     def _answers_of(self, session: str) -> dict[int, Message]:
-        """Returns the kept answers of a session, including those from its earlier connections."""
+        """Returns the kept answers of a session, including the answers over its earlier connections."""
         answers = self._sessions.setdefault(session, {})
         self._sessions.move_to_end(session)
         while len(self._sessions) > MAX_SESSIONS:

@@ -24,7 +24,7 @@ class MemberConnections:
         self._epochs: dict[str, str] = {}
 
     def admits(self, host: str, epoch: str) -> bool:
-        """Returns whether a keeper may act for a host. Only the first keeper that has connected for the host may.
+        """Returns whether a keeper may act for a host. Only the first keeper that connected for the host may.
 
         Args:
             epoch: A random value that identifies the keeper.

@@ -95,11 +95,31 @@ class ProcessesStuck(NamedTuple):
 
 
 class ForwardedStop(NamedTuple):
-    """A stop request that a member has received. `asked` is its journal entry."""
+    """A stop request that a member has received. `asked` is its journal entry.
+
+    With `pause`, the run does not end, but waits until its scheduler starts it again.
+    """
 
     reason: str
     force: bool
     asked: Json | None = None
+    pause: bool = False
+
+
+class TrialRequest(NamedTuple):
+    """Order to call the keeper of a sweep's trial on the member's host (`keeper.trial_keepers`)."""
+
+    number: int
+    method: str
+    params: Json
+
+
+class TrialAnswer(NamedTuple):
+    """The answer to a TrialRequest: the result, or the error's `message`, `code` and `hint`."""
+
+    number: int
+    result: Any
+    error: Json | None
 
 
 FromPrimary = Union[
@@ -117,6 +137,7 @@ FromPrimary = Union[
     RunEnded,
     FetchCheckpoint,
     BringCheckpoint,
+    TrialRequest,
 ]
 FromMember = Union[
     events.HostJoined,
@@ -134,6 +155,7 @@ FromMember = Union[
     ReplicaMetrics,
     ProcessesStuck,
     ForwardedStop,
+    TrialAnswer,
 ]
 
 _FROM_PRIMARY: dict[str, Any] = {
@@ -151,6 +173,7 @@ _FROM_PRIMARY: dict[str, Any] = {
     "ended": RunEnded,
     "fetch": FetchCheckpoint,
     "bring": BringCheckpoint,
+    "trial": TrialRequest,
 }
 _FROM_MEMBER: dict[str, Any] = {
     "joined": events.HostJoined,
@@ -168,6 +191,7 @@ _FROM_MEMBER: dict[str, Any] = {
     "report": ReplicaMetrics,
     "stuck": ProcessesStuck,
     "stop": ForwardedStop,
+    "trial_answer": TrialAnswer,
 }
 _NAMES: dict[type, str] = {kind: name for table in (_FROM_PRIMARY, _FROM_MEMBER) for name, kind in table.items()}
 _CONVERTED: dict[type, tuple[str, Callable[[Any], Any]]] = {
@@ -175,7 +199,7 @@ _CONVERTED: dict[type, tuple[str, Callable[[Any], Any]]] = {
     instructions.RecordReplicaState: ("state", ReplicaState),
     events.RankFailed: ("cause", lambda fields: events.Cause(*fields)),
 }
-_ABOUT_RANKS = frozenset(("take_gpus", "go", "start", "clear", "end"))
+_ABOUT_RANKS = frozenset(("take_gpus", "go", "start", "clear", "end", "trial"))
 
 
 def encode(message: FromPrimary | FromMember) -> Json:

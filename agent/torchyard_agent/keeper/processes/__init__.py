@@ -1,1 +1,1 @@
-"""The processes of a run on one host: starting and supervising ranks, GPU locks, control groups and orphans."""
+"""The processes of a run on one host: start and supervision of ranks, GPU locks, control groups and orphans."""

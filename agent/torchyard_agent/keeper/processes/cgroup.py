@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 PREFIX = "torchyard-"
 _REMOVE_WITHIN_S = 0.5
-"""Time limit in seconds for removing a group, which is busy for a moment after its last process was reaped."""
+"""Time limit in seconds for removing a group. A group is busy for a moment after its last process was reaped."""
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        pass  # A keeper of this run that was killed has left the group behind.
+        pass  # The group was left behind by a keeper of this run that was killed.
     except OSError as error:
         log.info("no control group for the run: %s", error)
         return None

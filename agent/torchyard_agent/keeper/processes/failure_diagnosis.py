@@ -1,4 +1,7 @@
-"""Finds the cause of a rank's end: torch's error file, the last traceback in its log, its signal or its exit code."""
+"""Finds out why a rank has ended.
+
+The cause is taken from torch's error file, the last traceback in the rank's log, its signal or its exit code.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +123,7 @@ def _from_error_file(path: str) -> str:
 
 
 def oom_kills() -> int:
-    """Returns how many processes the kernel has killed since boot because memory was short, or 0 if this is unknown."""
+    """Returns how many processes the kernel has killed since boot because it ran out of memory, or 0 if unknown."""
     with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):

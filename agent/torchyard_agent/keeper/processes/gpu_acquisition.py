@@ -1,4 +1,4 @@
-"""Locking of a scheduled run's GPUs at its start time, when an earlier run may still use them."""
+"""Locks a scheduled run's GPUs at its start time, when an earlier run may still be using them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GpuAcquisition:
     async def _try(self, only_if_idle: bool) -> str:
         """Tries once to lock the GPUs.
 
-        Returns a description of what uses one of them, or "" if the GPUs are locked now.
+        Returns "" if the GPUs are locked now, otherwise a description of what uses one of them.
         """
         try:
             await self._resources.lock_gpus()

@@ -1,8 +1,8 @@
-"""GPU locks for all users of a host. A process locks a GPU by binding the abstract address `@torchyard/gpu/<uuid>`.
+"""GPU locks that apply to all users of a host.
 
-The kernel releases the address when the process, the holder of the lock, ends. The holder listens on the socket, and
-sends a description of its run to each client. The client obtains the holder's user from the kernel (SO_PEERCRED), so
-the user cannot be forged.
+A process locks a GPU by binding the abstract address `@torchyard/gpu/<uuid>`. The kernel releases the address when the
+process, the holder of the lock, ends. The holder listens on the socket, and sends a description of its run to each
+client. The client obtains the holder's user from the kernel (SO_PEERCRED), so the user cannot be forged.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class GpuHeld(RpcError):
     """Raised if another process has locked the GPU.
 
     Args:
-        holder: "user", as reported by the kernel, and those of "run_id", "name" and "host" that the holder has sent. It
-            is empty if the holder has not accepted a connection.
+        holder: A dictionary with "user", as reported by the kernel, and with "run_id", "name" and "host" as far as the
+            holder has sent them. It is empty if the holder has not accepted a connection.
     """
 
     def __init__(self, uuid: str, holder: dict[str, str]):
@@ -167,7 +167,7 @@ def _bind(uuid: str) -> socket.socket:
 
 
 def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
-    """Returns the valid part of a lock holder's answer. The result is empty if the answer is missing or invalid."""
+    """Returns the valid part of a lock holder's answer, which is empty if the answer is missing or invalid."""
     answer = b""
     try:
         while b"\n" not in answer and len(answer) < _MAX_ANSWER:

@@ -1,4 +1,7 @@
-"""Finds and ends the processes that a run's ranks have left behind (by parent, environment, control group and GPU)."""
+"""Finds and ends the processes that a run's ranks have left behind.
+
+They are found by their parent, their environment, their control group and the GPUs that they use.
+"""
 
 from __future__ import annotations
 

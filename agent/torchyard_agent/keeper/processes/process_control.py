@@ -12,8 +12,10 @@ from torchyard_agent.telemetry import process_tree
 
 MAX_DESCRIPTORS = 65_536
 """Soft limit of open file descriptors of a keeper and its ranks.
+
 Data loaders, shared tensors and peers need more than the usual 1,024. The hard limit may be a billion, which is too
-much for programs that close all descriptors up to their limit."""
+much for programs that close all descriptors up to their limit.
+"""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)

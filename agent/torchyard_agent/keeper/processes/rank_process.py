@@ -87,8 +87,8 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a rank.
 
-    Variables come from the login, the host, the plan and the secrets, where later sources override earlier ones. The
-    addresses and keys of this keeper are set last. The exchange key is included if the run has a join store.
+    Variables come from the login, the host, the plan and the secrets. Of these sources, later ones override earlier
+    ones. The addresses and keys of this keeper are set last. The exchange key is included if the run has a join store.
     """
     inherited = {
         name: value
@@ -226,7 +226,7 @@ def cause_of(
     cause = failure_diagnosis.of_exit(
         code, place.error_file(replica, local_rank), place.log_file(replica, local_rank), out_of_memory=out_of_memory
     )
-    if _is_full(place.folder):  # The full disk is probably the cause, and the log may not contain the traceback.
+    if _is_full(place.folder):  # The full disk is probably the cause. The log may lack the traceback because of it.
         return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)
     return cause
 

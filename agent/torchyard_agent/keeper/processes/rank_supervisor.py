@@ -30,15 +30,16 @@ from torchyard_agent.protocol.log_times import FINEST_S
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
-"""Time in seconds from a datagram to the report of a replica's metrics, which combines all datagrams in between.
+"""How many seconds after a datagram a replica's metrics are reported. All datagrams in between are combined.
+
 Metrics of the first step are reported immediately.
 """
 SWEEP_EVERY_S = 0.05
 """Longest pause in seconds between two searches for orphans. An orphan that is ended may leave further orphans."""
 SPARES_READY = "each rank has a spare interpreter"
-"""Log message: every running rank that needs a spare has one, and all spares have finished their imports."""
+"""Log message that is written when all running ranks that need spares have them, and all spares are ready."""
 SPARES_EVERY_S = 1.0
-"""Interval in seconds at which the keeper checks whether a spare has finished its imports and the next can start."""
+"""Interval in seconds at which the keeper checks whether a spare has finished its imports, so the next can start."""
 GPUS_EVERY_S = 0.25
 """Interval in seconds at which NVML is polled until ended processes have released their GPUs."""
 
@@ -64,6 +65,8 @@ class RankSupervisor:
         self.send = send
         """Sends a message to the run's primary. The primary or member replaces this function."""
         self.metrics = LatestMetrics(set())
+        self.read_reports: Callable[[], None] = lambda: None
+        """Reads the reports that have arrived."""
         self.gpu_acquisition: GpuAcquisition | None = None
         """The acquisition of a scheduled run's GPUs."""
         self.place = place
@@ -95,6 +98,8 @@ class RankSupervisor:
         """The sessions of the ranks of each replica's newest generation."""
         self._notifications: set[int] = set()
         """PIDs of notification commands: children of this process that belong to no replica."""
+        self.trial_keepers: set[int] = set()
+        """PIDs of the keepers of a sweep's trials: children of this process that belong to no replica."""
         self._clearing: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._indexing: asyncio.Task[None] | None = None
@@ -171,7 +176,7 @@ class RankSupervisor:
         self._report_if_ended(name)
 
     async def _index_logs(self) -> None:
-        """Updates the indexes of logs in threads. A network file system may block, but the event loop must not."""
+        """Updates the indexes of logs in threads, because a network file system may block."""
         indexes = LogIndexWriter(os.path.join(self.place.folder, "logs"))
         while True:
             await in_a_thread(indexes.update)
@@ -187,7 +192,7 @@ class RankSupervisor:
     def _start_spare(self) -> None:
         """Starts a spare for a running rank that may be restarted, once earlier spares are ready.
 
-        Schedules the next one.
+        Schedules the start of the next spare.
         """
         loop = asyncio.get_running_loop()
         missing = [
@@ -225,6 +230,7 @@ class RankSupervisor:
             self._terminated.discard(pid)
             self._ended.add(pid)
             self._notifications.discard(pid)
+            self.trial_keepers.discard(pid)
             self._warm.on_reaped(pid)
             rank = self._live.pop(pid, None)
             if rank is not None:
@@ -255,6 +261,7 @@ class RankSupervisor:
 
     def _report_if_ended(self, name: str) -> None:
         if not any(rank.replica == name for rank in self._live.values()):
+            self.read_reports()
             self._send_metrics(name)
             self.send(events.ReplicaEnded(name, self._codes.get(name, 0)))
 
@@ -271,8 +278,8 @@ class RankSupervisor:
         SIGTERM is sent to the ranks' process groups, and SIGKILL also to all their descendants.
 
         Args:
-            is_stop: Whether the run is being stopped. If the file that tells ranks this cannot be written, the ranks do
-                not save.
+            is_stop: Whether the run is being stopped. A file tells this to the ranks, which then save. If the file
+                cannot be written, they do not save.
         """
         if is_stop:
             try:
@@ -329,7 +336,7 @@ class RankSupervisor:
         while empty_scans < 2:  # A single search may miss a process whose parent is changing at that moment.
             self.reap()
             others = [rank.pid for rank in self._live.values() if rank.replica not in names]
-            others += self._notifications
+            others += [*self._notifications, *self.trial_keepers]
             found = orphans.of_replicas(names, sessions, others, self._warm.pids())
             if self._cgroup is not None:
                 found += [pid for pid in self._cgroup.processes(names) if pid not in found]
@@ -365,7 +372,7 @@ class RankSupervisor:
             self._changed.set()
 
     async def swept(self) -> None:
-        """Waits until a sweep has ended. Another sweep may begin after that. Raises the sweep's error."""
+        """Waits until a sweep has ended. Another sweep may begin afterwards. Raises the sweep's error."""
         if self._sweeping is not None:
             await self._sweeping
             self._sweeping = None

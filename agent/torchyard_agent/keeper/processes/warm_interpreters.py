@@ -1,10 +1,10 @@
-"""Interpreters that are started early, import modules such as torch, and then wait until their rank must start.
+"""Interpreters that are started early. They import modules such as torch, and then wait until their rank must start.
 
 They are started while a launch is checked (`Keeper.warm`) and, while a run trains, as one spare per rank for a restart.
 The code that runs in the interpreter is `torchyard_agent.warm_start.sitecustomize`.
 
-A rank behaves as if its interpreter were started only when the rank starts: if a variable has changed that Python reads
-at its start or torch during its import, the process executes its command line again.
+A rank behaves as if its interpreter were started only when the rank starts: if the value of a variable that Python
+reads at its start, or that torch reads during its import, has changed, the process executes its command line again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ NO_INTERPRETER = 97
 SLICE_S = 0.02
 PAUSE_S = 0.08
 """Pause in seconds after each SLICE_S of a spare's imports. A spare therefore uses at most a fifth of a core.
-Its priority is not lowered, because raising it again for the rank would require privileges."""
+
+Its priority is not lowered, because raising it again for the rank would require privileges.
+"""
 CONFIRM_TIMEOUT_S = 1.0
-"""Time in seconds from the start of a rank for its interpreter to confirm that it accepts orders; usually 0.1 s."""
+"""How many seconds after the rank's start its interpreter must confirm that it accepts orders. Usually 0.1 s."""
 SPARE_OOM_SCORE = 1000
 """The oom_score_adj of a spare. If memory is short, the kernel kills a spare rather than a rank."""
 _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
@@ -101,8 +103,8 @@ class WarmInterpreters:
 
         Args:
             environment: The rank's environment as far as it is known. It must contain PYTHONPATH.
-            spare: Whether the interpreter is a spare. A spare imports slowly, to not disturb the training, and is the
-                first process that the kernel kills if memory is short.
+            spare: Whether the interpreter is a spare. A spare imports slowly, which avoids disturbing the training. It
+                is the first process that the kernel kills if memory is short.
         """
         if key in self._waiting or key in self._failed:
             return
@@ -166,7 +168,7 @@ class WarmInterpreters:
         output: BinaryIO,
         cgroup: Cgroup | None,
     ) -> subprocess.Popen[bytes] | None:
-        """Makes the waiting interpreter the rank. Returns its process, or None if the rank needs a new process."""
+        """Assigns the waiting interpreter to its rank. Returns its process, or None if the rank needs a new process."""
         known = self._waiting.get(key)
         if known is None:
             return None
@@ -222,7 +224,7 @@ class WarmInterpreters:
         self._forget(key)
 
     def close(self) -> list[int]:
-        """Kills all waiting interpreters. Returns their PIDs, which the caller must reap."""
+        """Kills all waiting interpreters. Returns their PIDs. The caller must reap these processes."""
         killed = self.pids()
         for key in list(self._waiting):
             self._discard(key)
@@ -288,7 +290,7 @@ class WarmInterpreters:
 
 
 def _anonymous_file() -> IO[bytes]:
-    """Opens a file without a name, in memory if this Python supports that."""
+    """Opens a file that has no name, in memory if this Python supports that."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
     import tempfile  # The module is imported here because only Python versions without memfd_create need it.

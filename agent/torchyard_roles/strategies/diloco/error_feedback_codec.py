@@ -26,7 +26,7 @@ class ErrorFeedbackCodec:
     def __init__(self, codec: WireCodec, flats: Sequence[Flat], *, has_feedback: bool) -> None:
         self.codec = codec
         self._flats = flats
-        self._has_feedback = has_feedback and not codec.is_exact
+        self.has_feedback = has_feedback and not codec.is_exact
         self._errors: dict[int, torch.Tensor] = {}
         self._average_errors: dict[int, tuple[int, torch.Tensor]] = {}
         """By flat tensor: the first element of this group's slice, and the errors of the slice's average."""
@@ -35,11 +35,11 @@ class ErrorFeedbackCodec:
 
     def encode(self, numbers: Sequence[int], differences: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Encodes all parameter differences of a round."""
-        self._next_errors, self._next_average_errors = {}, {}
+        self.discard_errors()
         encoded = []
         for number, values in zip(numbers, differences):
             error = None
-            if self._has_feedback:
+            if self.has_feedback:
                 known = self._errors.get(number)
                 error = self._next_errors[number] = torch.zeros_like(values) if known is None else known.clone()
             encoded.append(self.codec.encode(values, error))
@@ -87,7 +87,7 @@ class ErrorFeedbackCodec:
     def begin_average(self, numbers: Sequence[int], number: int, of: int) -> None:
         """Begins to average slice `number` of `of` slices, with the errors of the last committed round."""
         self._next_average_errors = {}
-        if not self._has_feedback:
+        if not self.has_feedback:
             return
         for each in numbers:
             share = self.codec.cut(self._flats[each].elements, number, of)
@@ -111,7 +111,7 @@ class ErrorFeedbackCodec:
             if weight:
                 self.codec.accumulate(encoded, sums, weight)
         error = None
-        if self._has_feedback:
+        if self.has_feedback:
             start, errors = self._next_average_errors[number]
             error = errors[elements.start - start : elements.stop - start]
         out.copy_(self.codec.encode(sums, error))
@@ -127,15 +127,29 @@ class ErrorFeedbackCodec:
         self._errors |= self._next_errors
         self._average_errors |= self._next_average_errors
 
+    def discard_errors(self) -> None:
+        """Discards the encoding errors of a round that was not committed."""
+        self._next_errors, self._next_average_errors = {}, {}
+
+    @property
+    def average_errors(self) -> dict[int, tuple[int, torch.Tensor]]:
+        """By flat tensor: the first element of the slices whose averages this codec encodes, and their errors."""
+        return self._average_errors
+
+    def seed(self, average_errors: Mapping[int, tuple[int, torch.Tensor]]) -> None:
+        """Sets the errors of averages."""
+        if self.has_feedback:
+            self._average_errors = dict(average_errors)
+
     def forget(self) -> None:
         """Forgets all encoding errors. Called when the outer parameters are replaced."""
         self._errors, self._average_errors = {}, {}
 
     def state(self) -> dict[str, Any]:
         """Returns the encoding errors, for a checkpoint. No round may be in progress."""
-        return {"errors": self._errors, "average_errors": self._average_errors}
+        return {"errors": dict(self._errors), "average_errors": dict(self._average_errors)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Loads the encoding errors from a checkpoint of the same model."""
-        if self._has_feedback:
+        if self.has_feedback:
             self._errors, self._average_errors = dict(state["errors"]), dict(state["average_errors"])

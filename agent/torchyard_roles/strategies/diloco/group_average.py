@@ -2,7 +2,8 @@
 
 Each member of a round owns a slice. It receives this slice of every other member's differences, and sends back their
 weighted average. With G members and M bytes of differences, a group sends 2M(G−1)/G bytes per round and receives as
-many. Either all members apply the average of a round or none of them does (`round_state`): the round is committed in
+many. If there are reducers (`averaging_reducer`), each of them owns a slice instead, and a group sends and receives M
+bytes. Either all members apply the average of a round or none of them does (`round_state`): the round is committed in
 the join store when each member has received all slices. Members that are lost before the commit are left out of the
 next attempt. They return at the end of a later round, with the outer parameters θ and the momentum m of a current
 member.
@@ -16,6 +17,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from typing import Any
 
 import torch
 
@@ -25,14 +27,16 @@ from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters
-from torchyard_roles.strategies.diloco.round_state import DONE, HERE, KEY, STOPPED, Announcement, RoundState
+from torchyard_roles.strategies.diloco.round_state import DONE, HERE, KEY, REDUCER, STOPPED, Announcement, RoundState
 from torchyard_roles.strategies.diloco.slice_exchange import Calls, SliceExchange
 from torchyard_roles.strategies.diloco.slice_server import (
     Contribution,
     Mailbox,
     SliceServer,
+    Totals,
     log,
     receive_tensors,
+    send_tensors,
 )
 
 CHIEF = 0
@@ -69,6 +73,7 @@ class GroupAverage:
             parameters.
         wire: The encoding of differences and averages.
         fragments: The number of the model's parts that are averaged in turn.
+        reducers: The number of reducers, which average if they can be reached.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class GroupAverage:
         wire: ErrorFeedbackCodec,
         *,
         fragments: int = 1,
+        reducers: int = 0,
         host_wait_s: float = HOST_WAIT_S,
     ) -> None:
         self._group = group
@@ -94,8 +100,9 @@ class GroupAverage:
         self._rest = rest
         self._wire = wire
         self._fragments = fragments
-        self.weight = 0.0
-        """The sum of all members' weights in the last committed round."""
+        self._reducers = reducers
+        self._totals = Totals(0.0, 0.0, False)
+        """The sums of the last complete attempt."""
         self.divergence = 0.0
         """The distance of members' differences from their average in that round (root mean square), as a share of their
         length: 0 if all groups move alike, 1 if the average is 0."""
@@ -117,6 +124,11 @@ class GroupAverage:
     def has_ended(self) -> bool:
         """Whether training has ended, because all groups that are not lost have finished."""
         return self._state is not None and self._state.has_ended
+
+    @property
+    def weight(self) -> float:
+        """The sum of all members' weights in the last committed round."""
+        return self._totals.weight
 
     def traffic(self) -> tuple[int, int]:
         """Returns the numbers of bytes sent and received so far."""
@@ -149,7 +161,7 @@ class GroupAverage:
         Raises:
             RolesError: No group that has parameters can be reached, or the join store is lost.
         """
-        self._process = os.urandom(8).hex()
+        self._process = self._server.process = os.urandom(8).hex()
         announcement = Announcement(self._process, *self._own, round_, lineage)
         self._store.set(f"{HERE}/{self._group}", announcement.encoded())
         began, probed_at, is_logged = time.monotonic(), 0.0, False
@@ -221,7 +233,7 @@ class GroupAverage:
             outcome = self._attempt(state, fragment, encoded, averages, Contribution(weight, has_finished, square))
             if outcome is Outcome.AVERAGED:
                 self._wire.decode(averages, differences)
-                self._measure(state.epoch, self._square(numbers, differences))
+                self._measure(self._square(numbers, differences))
             if outcome is not None:
                 return outcome
 
@@ -235,10 +247,8 @@ class GroupAverage:
         pairs = zip(numbers, values)
         return sum(float(each.dot(each)) for number, each in pairs if not self._outer.flats[number].is_buffer)
 
-    def _measure(self, epoch: int, average_square: float) -> None:
-        found = self._mailbox.contributions(epoch).values()
-        self.weight = sum(each.weight for each in found)
-        square = sum(each.weight * each.square for each in found) / self.weight if self.weight else 0.0
+    def _measure(self, average_square: float) -> None:
+        square = self._totals.square
         self.divergence = max(0.0, 1 - average_square / square) ** 0.5 if square else 0.0
 
     def _attempt(
@@ -253,53 +263,70 @@ class GroupAverage:
 
         Returns None if the attempt was abandoned.
         """
-        epoch, members, mailbox = state.epoch, sorted(state.members), self._mailbox
+        if self._wire.average_errors and self._group == CHIEF and state.reducers:
+            self._seed_errors(state)
+        epoch, mailbox, of = state.epoch, self._mailbox, len(state.members)
         numbers = self._outer.numbers(fragment)
-        of, place = len(members), members.index(self._group)
+        owners = [each for _, each in sorted(state.owners.items())]
+        own_number = next((number for number, each in enumerate(owners) if each.process == self._process), None)
 
-        def share(tensors: Sequence[torch.Tensor], group: int) -> list[torch.Tensor]:
-            return self._wire.cut_messages(numbers, tensors, members.index(group), of)
+        def share(tensors: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
+            return self._wire.cut_messages(numbers, tensors, number, len(owners))
 
-        self._calls.end_all_but(each.peer for each in state.members.values())
+        self._calls.end_all_but(each.owner for each in (*state.members.values(), *owners))
         mailbox.advance(epoch)
-        self._wire.begin_average(numbers, place, of)
-        to_average = list(zip(self._wire.messages(numbers, place, of), share(averages, self._group)))
+        to_average: list[tuple[tuple[int, slice], torch.Tensor]] = []
         averaged = 0
-        own.messages = share(encoded, self._group)
-        mailbox.put(epoch, self._group, own)
+        if own_number is not None:
+            self._wire.begin_average(numbers, own_number, of)
+            to_average = list(zip(self._wire.messages(numbers, own_number, of), share(averages, own_number)))
+            own.messages = share(encoded, own_number)
+            mailbox.put(epoch, self._group, own)
         header = {
             "op": "slice",
             "epoch": epoch,
             "fragment": fragment,
-            "of": of,
+            "of": len(owners),
             "weight": own.weight,
             "has_finished": own.has_finished,
             "square": own.square,
         }
+        if state.reducers:
+            header |= {"members": len(state.members), "committed": state.committed, "shapes": self._shapes()}
         exchanges = {
-            group: SliceExchange(
+            each.process: SliceExchange(
                 self._calls,
-                state.members[group].peer,
-                {**header, "number": members.index(group)},
-                share(encoded, group),
-                share(averages, group),
+                each.owner,
+                {**header, "number": number},
+                share(encoded, number),
+                share(averages, number),
                 self._wake,
             )
-            for group in members
-            if group != self._group
+            for number, each in enumerate(owners)
+            if number != own_number
+        }
+        watched = {
+            each.process: SliceExchange(self._calls, each.owner, None, (), (), self._wake)
+            for each in state.members.values()
+            if each.process not in exchanges and each.process != self._process
         }
         is_counted = False
 
+        def lost() -> dict[str, PeerLost | ProtocolError]:
+            pairs = (*exchanges.items(), *watched.items())
+            return {process: each.lost for process, each in pairs if each.lost is not None}
+
         def is_complete() -> bool:
-            has_averaged = averaged == len(to_average) and len(mailbox.contributions(epoch)) == of
-            return has_averaged and all(each.has_received for each in exchanges.values())
+            if own_number is not None and (averaged < len(to_average) or len(mailbox.contributions(epoch)) < of):
+                return False
+            return all(each.has_received for each in exchanges.values())
 
         def is_due() -> bool:
             return (
                 self._has_moved(epoch)
                 or mailbox.due(epoch, of) is not None
                 or (not is_counted and is_complete())
-                or any(each.lost is not None for each in exchanges.values())
+                or bool(lost())
             )
 
         try:
@@ -309,23 +336,70 @@ class GroupAverage:
                     self._wire.average(message, parts, average)
                     mailbox.publish(epoch, average)
                     averaged += 1
-                contributions = mailbox.contributions(epoch)
                 if not is_counted and is_complete():
                     is_counted = True
+                    if own_number is None:
+                        self._totals = Totals(*next(iter(exchanges.values())).totals)
+                    else:
+                        self._totals = Totals.of(mailbox.contributions(epoch).values())
                     if self._store.add(f"{DONE}/{epoch}", 1) == of:
-                        self._commit(state, contributions)
-                lost = {group: each.lost for group, each in exchanges.items() if each.lost is not None}
-                if lost and not self._has_moved(epoch):
-                    self._go_on_without(state, lost, contributions)
+                        self._commit(state)
+                missing = lost()
+                if missing and not self._has_moved(epoch):
+                    self._go_on_without(state, missing)
                 with mailbox.changed:
                     is_quiet = not mailbox.changed.wait_for(is_due, PROBE_EVERY_S)
                 if is_quiet:
                     # The watch may report a change late, for example after a reconnection to the join store.
                     self._refresh()
         finally:
-            for each in exchanges.values():
+            for each in (*exchanges.values(), *watched.values()):
                 each.cancel()
         return self._outcome(epoch)
+
+    def average_errors(self) -> dict[int, tuple[int, torch.Tensor]]:
+        """Returns the errors of all reducers' encodings, for the chief's part of a checkpoint.
+
+        The errors of a reducer that is lost are 0.
+        """
+        state = self._state
+        if state is None or not state.reducers or not self._wire.has_feedback or self._group != CHIEF:
+            return self._wire.average_errors
+        found = self._outer.empty()
+        for each in state.reducers.values():
+            try:
+                with closing(self._calls.connect(*each.owner)) as connection:
+                    connection.send({"op": "errors", "committed": state.committed})
+                    places = connection.receive()["errors"]
+                    parts = [found[number][start : start + count] for number, start, count, _ in places]
+                    receive_tensors(connection, parts)
+            except (PeerLost, ProtocolError) as error:
+                log(self._own.name, f"{error.message} The checkpoint is saved without the errors of its encodings.")
+        return {number: (0, values) for number, values in enumerate(found)}
+
+    def _seed_errors(self, state: RoundState) -> None:
+        """Gives the errors of a restored checkpoint to the reducers."""
+        whole = self._outer.empty()
+        for number, (start, values) in self._wire.average_errors.items():
+            whole[number][start : start + values.numel()] = values
+        self._wire.seed({})
+        for number, (_, each) in enumerate(sorted(state.reducers.items())):
+            parts, places = [], []
+            for flat, values in enumerate(whole):
+                own = self._wire.codec.cut(values.numel(), number, len(state.reducers))
+                parts.append(values[own])
+                places.append([flat, own.start, own.stop - own.start, str(values.dtype)])
+            try:
+                with closing(self._calls.connect(*each.owner)) as connection:
+                    connection.send({"op": "seed", "errors": places, "shapes": self._shapes()})
+                    send_tensors(connection, parts)
+                    connection.receive()
+            except (PeerLost, ProtocolError) as error:
+                log(self._own.name, f"{error.message} It begins without the errors of the checkpoint.")
+
+    def _shapes(self) -> list[list[Any]]:
+        """Returns the sizes, dtypes, kinds and fragments of the flat tensors, for the reducers."""
+        return [[each.elements, str(each.dtype), each.is_buffer, each.fragment] for each in self._outer.flats]
 
     def _outcome(self, epoch: int) -> Outcome | None:
         state = self._state
@@ -334,32 +408,44 @@ class GroupAverage:
             return Outcome.AVERAGED
         return Outcome.POSTPONED if state.postponed == epoch else None
 
-    def _commit(self, state: RoundState, contributions: Mapping[int, Contribution]) -> None:
-        has_finished = all(each.has_finished for each in contributions.values())
-        joining = self._joining(state)
-        for each in joining.values():
+    def _commit(self, state: RoundState) -> None:
+        joining, reducers = self._joining(state), self._joining_reducers(state)
+        for each in (*joining.values(), *reducers.values()):
             log(self._own.name, f"{each.name} on {each.address} takes part from round {state.round + 2}.")
-        self._replace(state, state.after_round(joining, has_finished=has_finished, fragments=self._fragments))
+        has_finished = self._totals.has_finished
+        after = state.after_round(joining, has_finished=has_finished, fragments=self._fragments, reducers=reducers)
+        self._replace(state, after)
         with suppress(RolesError):
             self._store.delete(f"{DONE}/{state.epoch - 1}")
 
-    def _go_on_without(
-        self,
-        state: RoundState,
-        lost: Mapping[int, PeerLost | ProtocolError],
-        contributions: Mapping[int, Contribution],
-    ) -> None:
-        """Abandons an attempt in which members were lost, or commits it if all members had received the average."""
+    def _go_on_without(self, state: RoundState, lost: Mapping[str, PeerLost | ProtocolError]) -> None:
+        """Abandons an attempt in which processes were lost, or commits it if all members had received the average."""
         if self._store.add(f"{DONE}/{state.epoch}", 0) >= len(state.members):
-            self._commit(state, contributions)
+            self._commit(state)
             return
         has_stopped = False
-        for group, error in lost.items():
-            stopped = self._store.try_get(f"{STOPPED}/{group}") == state.members[group].process.encode()
+        for group, each in state.members.items():
+            if each.process not in lost:
+                continue
+            stopped = self._store.try_get(f"{STOPPED}/{group}") == each.process.encode()
             has_stopped = has_stopped or stopped
-            why = f"{state.members[group].name} has stopped." if stopped else error.message
+            why = f"{each.name} has stopped." if stopped else lost[each.process].message
             log(self._own.name, f"{why} Training continues without worker group {group} until it is back.")
-        self._replace(state, state.without(list(lost), is_postponed=has_stopped))
+        after = state.without(list(lost), is_postponed=has_stopped)
+        for each in state.reducers.values():
+            if each.process in lost:
+                who = "The other reducers average" if after.reducers else "The worker groups average by themselves"
+                log(self._own.name, f"{lost[each.process].message} {who} until {each.name} is back.")
+        self._replace(state, after)
+
+    def _joining_reducers(self, state: RoundState) -> dict[int, Announcement]:
+        """Returns the reducers that take part in no round yet and have announced a process that was never lost."""
+        found = {}
+        for number in range(self._reducers):
+            text = None if number in state.reducers else self._store.try_get(f"{REDUCER}/{number}")
+            if text is not None and (each := Announcement.decoded(text)).process not in state.dropped:
+                found[number] = each
+        return found
 
     def _joining(self, state: RoundState) -> dict[int, Announcement]:
         """Returns the groups that are not members and have announced a process that has not been lost since."""
@@ -383,13 +469,15 @@ class GroupAverage:
         """Sets the members of the first round, or of the next round if all members were lost."""
         before = self._state
         here = {CHIEF: own}
+        reducers: dict[int, Announcement] = {}
         deadline = time.monotonic() + (self._host_wait_s if before is None else RECOVER_S)
-        while len(here) < self._groups and time.monotonic() < deadline:
+        while len(here) + len(reducers) < self._groups + self._reducers and time.monotonic() < deadline:
             for group in range(1, self._groups):
                 text = self._store.try_get(f"{HERE}/{group}") if group not in here else None
                 each = Announcement.decoded(text) if text is not None else None
                 if each is not None and self._calls.has_begun(each.peer) is not None:
                     here[group] = each
+            reducers = self._reachable_reducers(before)
             time.sleep(LOOK_EVERY_S)
         alike = {group: each for group, each in here.items() if each.lineage == own.lineage and each.round >= 0}
         keep: tuple[int, ...]
@@ -402,7 +490,18 @@ class GroupAverage:
         dropped = before.dropped if before is not None else ()
         epoch = before.epoch + 1 if before is not None else 1
         members = {group: here[group] for group in sorted(here)}
-        self._replace(before, RoundState(epoch, round_, lineage, members, source, keep, dropped=dropped))
+        state = RoundState(epoch, round_, lineage, members, source, keep, dropped=dropped, reducers=reducers)
+        self._replace(before, state)
+
+    def _reachable_reducers(self, before: RoundState | None) -> dict[int, Announcement]:
+        dropped = before.dropped if before is not None else ()
+        found = {}
+        for number in range(self._reducers):
+            text = self._store.try_get(f"{REDUCER}/{number}")
+            each = Announcement.decoded(text) if text is not None else None
+            if each is not None and each.process not in dropped and self._calls.has_begun(each.peer) is not None:
+                found[number] = each
+        return found
 
     def _trains(self, state: RoundState | None) -> bool:
         """Returns whether any member can be reached and has begun to train."""

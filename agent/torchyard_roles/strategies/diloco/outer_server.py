@@ -2,13 +2,13 @@
 
 Each server holds a slice of the outer parameters θ and of the momentum m. The first server, the *lead*, decides when a
 round closes. The other servers, its followers, close the round with the same differences. The lead reports a new round
-to the groups once all servers have closed it.
+to the groups once all servers have closed it. Each fragment of the model has a slice and rounds of its own.
 
 group                                              server
-   | push: base, difference                  --->    |  each server keeps its slice
-   | commit: base, weight                    --->    |  to the lead, once all servers have the difference
-   | <--- round                                      |  when the round is closed
-   | pull                                    --->    |
+   | push: fragment, base, difference        --->    |  each server keeps its slice
+   | commit: (fragment, base, weight) …      --->    |  to the lead, once all servers have the differences
+   | <--- (fragment, round) …                        |  when the rounds are closed
+   | pull: fragment                          --->    |
    | <--- θ                                          |  from each server
 
 The lead considers a group lost when the group's connection for `join` breaks. If a server is lost, the others end too,
@@ -41,7 +41,7 @@ from torchyard_roles.keeper_reports import ServingReports
 from torchyard_roles.strategies.diloco import follower_connections
 from torchyard_roles.strategies.diloco.follower_connections import FollowerConnections
 from torchyard_roles.strategies.diloco.outer_slice import OuterSlice, dtype_of
-from torchyard_roles.strategies.diloco.server_rounds import Push, Rounds
+from torchyard_roles.strategies.diloco.server_rounds import FragmentRounds, Push, Rounds
 from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
 from torchyard_roles.strategies.parameter_server.server_checkpoint import ServerCheckpoint
 from torchyard_roles.strategy_options import Options
@@ -88,7 +88,8 @@ class OuterServer:
         self._on_end = on_end
         self._host_wait_s = host_wait_s
         self._process = os.urandom(8).hex()
-        self._slice = OuterSlice(WireCodec(options.wire))
+        self._slices: list[OuterSlice] = []
+        """The slice of each fragment; empty before the chief's group has given or restored them."""
         self._connections = Connections()
         self._changed = threading.Condition()
         """Guards the fields below; notified of each change."""
@@ -96,14 +97,14 @@ class OuterServer:
         self._failure = ""
         self._lineage = ""
         """The ID of the training; empty before the chief's group has begun or restored it."""
-        self._pushed: dict[int, int] = {}
-        self._pending: list[Push] = []
-        """The last base of each group and the pushes of the open round, from the restored checkpoint."""
+        self._pushed: list[dict[int, int]] = []
+        self._pending: list[list[Push]] = []
+        """The last base of each group and the pushes of the open round, by fragment, from the restored checkpoint."""
         self._rest: torch.Tensor | None = None
         """Frozen parameters and buffers that are not averaged, on the lead."""
         self._shapes: list[list[Any]] = []
         """The whole model's flat tensors, which all groups must have."""
-        self._rounds: Rounds | None = None
+        self._rounds: FragmentRounds | None = None
         """The rounds; set on the lead once the groups may train."""
         self._followers: FollowerConnections | None = None
         self._present: dict[int, str] = {}
@@ -158,7 +159,7 @@ class OuterServer:
         """Returns metrics with names from `metrics_report.METRICS`."""
         rounds = self._rounds
         clients = rounds.live if rounds is not None else len(self._connections)
-        return {"clients": float(clients), "version": float(max(0, self._slice.round))}
+        return {"clients": float(clients), "version": float(sum(each.round for each in self._slices))}
 
     def traffic(self) -> int:
         """Returns the number of bytes sent and received so far."""
@@ -175,7 +176,7 @@ class OuterServer:
             self._serve_caller(connection, introduction)
         except PeerLost:
             pass  # The loss of a group is handled when its connection for `join` breaks.
-        except (RolesError, KeyError, ValueError, TypeError) as error:
+        except (RolesError, LookupError, ValueError, TypeError) as error:
             log(self.name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:
             connection.close()
@@ -203,10 +204,11 @@ class OuterServer:
             operation = header.get("op")
             if operation == "close":
                 used = [push_of(each) for each in header["used"]]
-                self._slice.close(used, pairs(header["pushed"]), float(header["lr"]), float(header["momentum"]))
-                connection.send({"round": self._slice.round})
+                slice_ = self._slices[int(header["fragment"])]
+                slice_.close(used, pairs(header["pushed"]), float(header["lr"]), float(header["momentum"]))
+                connection.send({"round": slice_.round})
             elif operation == "save":
-                pending = [push_of(each) for each in header["pending"]]
+                pending = [[push_of(push) for push in each] for each in header["pending"]]
                 connection.send({"problem": self._write(int(header["step"]), header["pushed"], pending)})
             elif operation == "watch":
                 try:
@@ -233,12 +235,12 @@ class OuterServer:
                 self._attend(connection, group, process, header)
                 return
             elif operation == "push":
-                self._receive_push(connection, group, int(header["base"]))
+                self._receive_push(connection, group, int(header["fragment"]), int(header["base"]))
                 connection.send({})
             elif operation == "commit":
                 connection.send(self._commit(group, process, header))
             elif operation == "pull":
-                self._send_pull(connection, int(header["round"]))
+                self._send_pull(connection, int(header["fragment"]), int(header["round"]))
             elif operation == "rest":
                 connection.send({}, self._rest)
             elif operation == "save":
@@ -249,23 +251,24 @@ class OuterServer:
             else:
                 raise ProtocolError(f"{operation!r} is not an operation")
 
-    def _receive_push(self, connection: Connection, group: int, base: int) -> None:
+    def _receive_push(self, connection: Connection, group: int, fragment: int, base: int) -> None:
         """Receives and decodes the parameter differences that a group pushes."""
-        codec = self._slice.codec
-        difference = self._slice.empty()
+        slice_ = self._slices[fragment]
+        codec = slice_.codec
+        difference = slice_.empty()
         encoded = [
             torch.empty(codec.size(each.numel(), each.dtype), dtype=torch.uint8, device="cpu") for each in difference
         ]
         receive_tensors(connection, encoded)
         for whole, values in zip(encoded, difference):
             codec.decode(whole, values)
-        self._slice.put(group, base, difference)
+        slice_.put(group, base, difference)
 
-    def _send_pull(self, connection: Connection, known: int) -> None:
-        """Sends a group the changes of the parameters since round `known`, or all values if changes are missing."""
-        changes = self._slice.changes_since(known) if known >= 0 else None
+    def _send_pull(self, connection: Connection, fragment: int, known: int) -> None:
+        """Sends a group the changes of a fragment since round `known`, or all its values if changes are missing."""
+        changes = self._slices[fragment].changes_since(known) if known >= 0 else None
         if changes is None:
-            round_, sent = self._slice.sent()
+            round_, sent = self._slices[fragment].sent()
             connection.send({"round": round_})
             send_tensors(connection, sent)
             return
@@ -275,10 +278,15 @@ class OuterServer:
 
     def _begin(self, connection: Connection, header: dict[str, Any]) -> None:
         """Receives this server's slice of the initial outer parameters and momentum from the chief's group."""
-        shapes = [(int(elements), dtype_of(str(name)), bool(buffer)) for elements, name, buffer in header["shapes"]]
-        theta = [torch.empty(elements, dtype=dtype, device="cpu") for elements, dtype, _ in shapes]
-        momentum = [torch.empty_like(each) for each in theta]
-        receive_tensors(connection, [*theta, *momentum])
+        codec = WireCodec(self._options.wire)
+        slices = []
+        for round_, shapes in header["fragments"]:
+            found = [(int(elements), dtype_of(str(name)), bool(buffer)) for elements, name, buffer in shapes]
+            theta = [torch.empty(elements, dtype=dtype, device="cpu") for elements, dtype, _ in found]
+            momentum = [torch.empty_like(each) for each in theta]
+            receive_tensors(connection, [*theta, *momentum])
+            slices.append(OuterSlice(codec))
+            slices[-1].begin(found, theta, momentum, int(round_))
         rest = None
         if header["rest"]:
             rest = torch.empty(int(header["rest"]), dtype=torch.uint8, device="cpu")
@@ -286,22 +294,24 @@ class OuterServer:
             connection.receive_into(rest)
         with self._changed:
             if self._rounds is None:
-                self._slice.begin(shapes, theta, momentum, int(header["round"]))
+                self._slices = slices
                 self._lineage, self._rest = str(header["lineage"]), rest
-                self._pushed, self._pending = {}, []
+                self._pushed, self._pending = [{} for _ in slices], [[] for _ in slices]
         connection.send({})
 
     def _restore(self, step: int) -> dict[str, Any]:
         """Loads this server's part of the checkpoint from which the chief's group resumes."""
         state = self._checkpoint.read(step) if self._checkpoint is not None else None
-        if state is None or "shapes" not in state:
+        if state is None or "fragments" not in state:
             return {"empty": True}
         with self._changed:
             if self._rounds is None:
-                self._pending = self._slice.load(state)
-                self._pushed = pairs(state["pushed"])
+                self._slices = [OuterSlice(WireCodec(self._options.wire)) for _ in state["fragments"]]
+                self._pending = [slice_.load(each) for slice_, each in zip(self._slices, state["fragments"])]
+                self._pushed = [pairs(each) for each in state["pushed"]]
                 self._lineage, self._rest = str(state["lineage"]), state["rest"]
-        return {"round": self._slice.round, "lineage": self._lineage, "shapes": state["shapes"]}
+        fragments = [[slice_.round, each["shapes"]] for slice_, each in zip(self._slices, state["fragments"])]
+        return {"fragments": fragments, "lineage": self._lineage}
 
     def _open(self, header: dict[str, Any]) -> None:
         """On the first server, lets the groups train once all servers have their slices."""
@@ -310,9 +320,13 @@ class OuterServer:
                 return
             self._followers = FollowerConnections(self._servers[1:], self._key, self.name, self._lose_follower)
             self._lineage, self._shapes = str(header["lineage"]), header["shapes"]
-            options = self._options
-            self._rounds = Rounds(
-                self._groups, options.quorum or 0, options.grace_s, self._slice.round, self._pushed, self._pending
+            quorum, grace_s = self._options.quorum or 0, self._options.grace_s
+            is_fragment = len(self._slices) > 1
+            self._rounds = FragmentRounds(
+                [
+                    Rounds(self._groups, quorum, grace_s, slice_.round, pushed, pending, is_fragment=is_fragment)
+                    for slice_, pushed, pending in zip(self._slices, self._pushed, self._pending)
+                ]
             )
             threading.Thread(target=self._run_rounds, args=(self._rounds,), name="diloco-rounds", daemon=True).start()
 
@@ -334,10 +348,10 @@ class OuterServer:
             self._present[group] = process
             rounds.join(group)
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._ends or not rounds.must_wait(group, -1))
+            self._changed.wait_for(lambda: self._ends or not rounds.must_wait(group, {}))
             answer = {
-                "round": rounds.round,
-                "pushed": rounds.pushed.get(group, -1),
+                "rounds": rounds.rounds,
+                "pushed": rounds.last_pushed(group),
                 "lineage": self._lineage,
                 "has_ended": rounds.has_ended,
             }
@@ -357,35 +371,40 @@ class OuterServer:
             self._changed.notify_all()
 
     def _commit(self, group: int, process: str, header: dict[str, Any]) -> dict[str, Any]:
-        """Adds a group's difference to the open round, and waits until the group may continue.
+        """Adds a group's differences to the open rounds of their fragments, and waits until the group may continue.
 
-        All servers have received it.
+        All servers have received the differences.
 
         Returns:
             The answer to the group.
         """
-        base = int(header["base"])
+        pushes = {
+            int(fragment): Push(group, int(base), float(weight)) for fragment, base, weight in header["differences"]
+        }
+        bases = {fragment: push.base for fragment, push in pushes.items()}
         with self._changed:
             rounds = self._rounds
             if rounds is None or self._present.get(group) != process:
                 return {"gone": True}
-            if not rounds.push(Push(group, base, float(header["weight"])), has_finished=bool(header["has_finished"])):
+            if not rounds.push(pushes, has_finished=bool(header["has_finished"])):
                 return {"postponed": True}
             self._changed.notify_all()
 
             def is_withdrawn() -> bool:
-                return rounds.pushed.get(group, -1) < base
+                pushed = rounds.last_pushed(group)
+                return any(pushed[fragment] < base for fragment, base in bases.items())
 
             self._changed.wait_for(
-                lambda: self._ends or self._failure or is_withdrawn() or not rounds.must_wait(group, base)
+                lambda: self._ends or self._failure or is_withdrawn() or not rounds.must_wait(group, bases)
             )
             if self._failure:
                 return {"lost": self._failure}
             if is_withdrawn():
                 return {"postponed": True}
-            return {"round": rounds.round, "has_ended": rounds.has_ended}
+            found = [[fragment, rounds.rounds[fragment]] for fragment in bases]
+            return {"rounds": found, "has_ended": rounds.has_ended}
 
-    def _run_rounds(self, rounds: Rounds) -> None:
+    def _run_rounds(self, rounds: FragmentRounds) -> None:
         began = time.monotonic()
         chief_lost_at: float | None = None
         has_told_end = False
@@ -394,8 +413,10 @@ class OuterServer:
                 now = time.monotonic()
                 rounds.end_if_finished()
                 try:
-                    if rounds.is_due(now):
-                        self._close(rounds)
+                    due = rounds.due(now)
+                    for fragment in due:
+                        self._close(rounds, fragment)
+                    if due:
                         continue
                 except (PeerLost, ProtocolError) as error:
                     self._fail(error.message)
@@ -424,20 +445,22 @@ class OuterServer:
                 self._changed.wait(min(LOOK_EVERY_S, rounds.due_in(now) or LOOK_EVERY_S))
             self._changed.notify_all()
 
-    def _close(self, rounds: Rounds) -> None:
-        is_plain = rounds.round < self._options.warmup_steps
+    def _close(self, rounds: FragmentRounds, fragment: int) -> None:
+        is_plain = rounds.rounds[fragment] < self._options.warmup_steps
         lr = 1.0 if is_plain else self._options.outer_lr
         momentum = 0.0 if is_plain else self._options.outer_momentum
-        used = rounds.close()
+        used = rounds.close(fragment)
+        pushed = rounds.fragments[fragment].pushed
         header = {
             "op": "close",
+            "fragment": fragment,
             "used": [list(push) for push in used],
-            "pushed": list(rounds.pushed.items()),
+            "pushed": list(pushed.items()),
             "lr": lr,
             "momentum": momentum,
         }
         assert self._followers is not None
-        self._followers.ask(header, lambda: self._slice.close(used, rounds.pushed, lr, momentum))
+        self._followers.ask(header, lambda: self._slices[fragment].close(used, pushed, lr, momentum))
 
     def _save(self, step: int) -> str:
         """Saves the parts of all servers between two rounds. Returns an error message, or "" if all parts are saved."""
@@ -445,19 +468,21 @@ class OuterServer:
         if rounds is None or self._followers is None or self._checkpoint is None:
             return "training has not begun"
         problems = []
-        pushed, pending = list(rounds.pushed.items()), list(rounds.pending)
-        header = {"op": "save", "step": step, "pushed": pushed, "pending": [list(push) for push in pending]}
+        pushed = [list(each.pushed.items()) for each in rounds.fragments]
+        pending = [list(each.pending) for each in rounds.fragments]
+        of_pending = [[list(push) for push in each] for each in pending]
+        header = {"op": "save", "step": step, "pushed": pushed, "pending": of_pending}
         answers = self._followers.ask(header, lambda: problems.append(self._write(step, pushed, pending)))
         problems += [str(answer["problem"]) for answer in answers]
         return next((problem for problem in problems if problem), "")
 
-    def _write(self, step: int, pushed: Sequence[Sequence[int]], pending: Sequence[Push]) -> str:
+    def _write(self, step: int, pushed: Sequence[Sequence[Sequence[int]]], pending: Sequence[Sequence[Push]]) -> str:
         if self._checkpoint is None:
             return f"{self.name} has no folder for checkpoints"
         state = {
-            **self._slice.state(pending),
+            "fragments": [slice_.state(each) for slice_, each in zip(self._slices, pending)],
             "lineage": self._lineage,
-            "pushed": [list(each) for each in pushed],
+            "pushed": [[list(pair) for pair in each] for each in pushed],
             "rest": self._rest,
         }
         try:

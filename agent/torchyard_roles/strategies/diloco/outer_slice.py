@@ -1,4 +1,4 @@
-"""One server's slice of the outer parameters θ and the momentum m, and the differences that groups have pushed.
+"""One server's slice of a fragment's outer parameters θ and momentum m, and the differences that groups have pushed.
 
 With a quantized encoding, groups do not receive θ itself but the changes of the *sent* parameters, which approximate θ.
 A change is the encoded difference between θ and the sent parameters, so the encoding error of a change is part of the
@@ -85,6 +85,8 @@ class OuterSlice:
     def close(self, used: Sequence[Push], pushed: Mapping[int, int], lr: float, momentum: float) -> None:
         """Averages the differences of a round in the given order, and takes a step of the outer optimizer.
 
+        If all weights are 0, no group has trained since the last step, so the outer parameters do not change.
+
         Args:
             pushed: The last base of each group's differences. All differences with this base or an earlier one are
                 deleted.
@@ -113,8 +115,10 @@ class OuterSlice:
             del self._changes[min(self._changes)]
 
     def _average(self, used: Sequence[Push]) -> list[torch.Tensor]:
-        """Returns the weighted average of differences, summed in the given order, or 0 if all weights are 0."""
+        """Returns the weighted average of differences, summed in the given order; [] if all weights are 0."""
         total = sum(push.weight for push in used)
+        if not total:
+            return []
         sums = self.empty()
         for push in used:
             if push.weight:

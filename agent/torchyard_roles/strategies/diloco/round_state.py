@@ -9,14 +9,18 @@ and the round is attempted again without that member.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 from torchyard_roles.exchange.tensor_connection import Peer
+from torchyard_roles.strategies.diloco.slice_exchange import Owner
 
 KEY = "diloco/state"
 HERE = "diloco/here"
 """Prefix of the join store keys by which groups announce themselves."""
+REDUCER = "diloco/reducer"
+"""Prefix of the join store keys by which reducers announce themselves."""
 STOPPED = "diloco/stopped"
 """Prefix of the join store keys of groups that have stopped gracefully. The value is the ID of the group's process."""
 DONE = "diloco/done"
@@ -24,21 +28,28 @@ DONE = "diloco/done"
 
 
 class Announcement(NamedTuple):
-    """What a group announces about itself: its first rank's process, and the checkpoint from which it resumes."""
+    """What a group announces about itself: its first rank's process, and the checkpoint from which it resumes.
+
+    A reducer announces its process only.
+    """
 
     process: str
     """A random ID of the process, which differs after a restart."""
     name: str
     address: str
     port: int
-    round: int
+    round: int = -1
     """The number of rounds in the restored checkpoint, or -1 if there is none."""
-    lineage: str
+    lineage: str = ""
     """The ID of the training to which the restored checkpoint belongs."""
 
     @property
     def peer(self) -> Peer:
         return Peer(self.name, self.address, self.port)
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.peer, self.process)
 
     def encoded(self) -> bytes:
         return json.dumps(self).encode()
@@ -73,6 +84,13 @@ class RoundState:
     Training ends after one such round for each fragment."""
     dropped: tuple[str, ...] = ()
     """The IDs of processes that were lost."""
+    reducers: dict[int, Announcement] = field(default_factory=dict)
+    """The reducers that average the members' differences. Without any, the members do so themselves."""
+
+    @property
+    def owners(self) -> dict[int, Announcement]:
+        """The processes that average a slice each, by the number of the reducer or group."""
+        return self.reducers or self.members
 
     def encoded(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -80,22 +98,33 @@ class RoundState:
     @classmethod
     def decoded(cls, text: bytes) -> RoundState:
         fields = json.loads(text)
-        fields["members"] = {int(group): Announcement(*each) for group, each in fields["members"].items()}
+        for key in ("members", "reducers"):
+            fields[key] = {int(number): Announcement(*each) for number, each in fields[key].items()}
         fields["keep"], fields["dropped"] = tuple(fields["keep"]), tuple(fields["dropped"])
         return cls(**fields)
 
-    def without(self, groups: list[int], *, is_postponed: bool) -> RoundState:
-        """Returns the state that follows an attempt in which members were lost."""
+    def without(self, processes: Collection[str], *, is_postponed: bool) -> RoundState:
+        """Returns the state that follows an attempt in which members or reducers were lost."""
         return replace(
             self,
             epoch=self.epoch + 1,
-            members={group: each for group, each in self.members.items() if group not in groups},
-            dropped=(*self.dropped, *(self.members[group].process for group in groups)),
+            members={group: each for group, each in self.members.items() if each.process not in processes},
+            reducers={number: each for number, each in self.reducers.items() if each.process not in processes},
+            dropped=(*self.dropped, *processes),
             postponed=self.epoch if is_postponed else self.postponed,
         )
 
-    def after_round(self, joining: dict[int, Announcement], *, has_finished: bool, fragments: int = 1) -> RoundState:
-        """Returns the state that follows a committed attempt. Groups in `joining` become members of the next round.
+    def after_round(
+        self,
+        joining: dict[int, Announcement],
+        *,
+        has_finished: bool,
+        fragments: int = 1,
+        reducers: Mapping[int, Announcement] | None = None,
+    ) -> RoundState:
+        """Returns the state that follows a committed attempt.
+
+        Groups in `joining` and new `reducers` take part in the next round.
 
         Training ends when all members have finished, each fragment has been averaged after that, and the chief's group,
         which saves the result, is a member.
@@ -107,6 +136,7 @@ class RoundState:
             epoch=self.epoch + 1,
             round=self.round + 1,
             members=self.members | joining,
+            reducers={**self.reducers, **(reducers or {})},
             keep=(),
             committed=self.epoch,
             finished=finished,

@@ -3,14 +3,14 @@
 In each round a group pushes its parameter differences to all servers, waits until the round is closed, and pulls the
 outer parameters θ from the servers. The servers also hold the momentum m, and take the steps of the outer optimizer.
 With a quantized encoding, a group's θ is the servers' sent parameters (`outer_slice`), and the group pulls their
-changes.
+changes. Each fragment has rounds of its own.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, TypeVar
@@ -43,6 +43,8 @@ class ServerAverage:
         outer: The outer parameters of this group. The momentum is empty, because the servers hold it.
         rest: Frozen parameters and buffers that are not averaged. The chief's group sends them to the first server.
         wire: The encoding of differences.
+        fragments: The number of the model's parts that are averaged in turn.
+        warmup_steps: The number of rounds in which all fragments are averaged together.
         restored: This group's part of the checkpoint of `restored_step`, from which the chief's group resumes.
     """
 
@@ -57,6 +59,8 @@ class ServerAverage:
         rest: PackedTensors,
         wire: ErrorFeedbackCodec,
         *,
+        fragments: int = 1,
+        warmup_steps: int = 0,
         restored: dict[str, Any] | None = None,
         restored_step: int = 0,
         host_wait_s: float = HOST_WAIT_S,
@@ -69,6 +73,10 @@ class ServerAverage:
         self._outer = outer
         self._rest = rest
         self._wire = wire
+        self._fragments = fragments
+        self._warmup_steps = warmup_steps
+        self.bases = [-1] * fragments
+        """The round of each fragment after which this group took θ."""
         self._restored = restored
         self._restored_step = restored_step
         self._host_wait_s = host_wait_s
@@ -79,6 +87,8 @@ class ServerAverage:
         """The connection by which the first server detects the loss of this group."""
         self._server_processes: dict[int, str] = {}
         self._past = (0, 0)
+        self._is_closed = False
+        self._taken_rest: torch.Tensor | None = None
         self.lineage = ""
         """The ID of the training, which checkpoints contain."""
         self.has_ended = False
@@ -97,12 +107,14 @@ class ServerAverage:
             has_stopped: Whether this group stops gracefully. In this case, groups that are waiting postpone their
                 round.
         """
+        self._is_closed = True
         joined, self._joined = self._joined, None
         if joined is not None:
             with suppress(PeerLost):
                 joined.send({"op": "stopped" if has_stopped else "bye"})
             joined.close()
-        for number in list(self._links):
+        for number, link in list(self._links.items()):
+            link.cut()  # This wakes a thread that waits for an answer.
             self._drop(number)
 
     def start(self, round_: int, lineage: str) -> Outcome:
@@ -123,26 +135,41 @@ class ServerAverage:
         if self._store.try_get(ENDED) is not None:
             self.has_ended = True
             return Outcome.ENDED
+        bases = self.bases
+        if round_ >= 0 and bases[0] < 0 and self._restored is not None:
+            bases = self._restored_bases()
         if self._wait_for_begin():
             # The servers have begun with the outer parameters of this group.
-            round_, lineage = max(0, round_), self.lineage
+            bases, lineage = self._restored_bases(), self.lineage
+        self._restored = None
         answer = self._join()
         self.lineage = str(answer["lineage"])
         if answer["has_ended"]:
             self.has_ended = True
             return Outcome.ENDED
-        if lineage == self.lineage and int(answer["pushed"]) < round_ <= int(answer["round"]):
+        rounds = [int(each) for each in answer["rounds"]]
+        places = zip(answer["pushed"], bases, rounds)
+        if lineage == self.lineage and all(pushed < base <= round_ for pushed, base, round_ in places):
+            self.bases = bases
             # This group has pushed nothing since this round, so it can continue exactly from its own outer parameters.
             return Outcome.KEPT
         self._take_rest()
         self._wire.forget()
-        self._pull(int(answer["round"]), known=-1)
+        self.bases = [-1] * self._fragments
+        self._outer.load(self._outer.empty(), [], 0)
+        self._pull(dict(enumerate(rounds)))
         return Outcome.REPLACED
+
+    def unpack_rest(self) -> None:
+        """Writes frozen parameters and buffers that are not averaged to the model, if start() has taken them."""
+        if self._taken_rest is not None:
+            self._rest.unpack(self._taken_rest)
+            self._taken_rest = None
 
     def average(
         self,
         differences: Sequence[torch.Tensor],
-        weight: float,
+        weights: Sequence[float],
         *,
         has_finished: bool,
         fragment: int | None = None,
@@ -150,31 +177,35 @@ class ServerAverage:
         """Pushes this group's parameter differences, and pulls the outer parameters after the round that averages them.
 
         If this group is late and the quorum does not need it, it pulls the outer parameters immediately. Its
-        differences are then averaged in the open round.
+        differences are then averaged in the open round. This method may run in a background thread, since it does not
+        change the model.
 
         Args:
+            weights: The weight of each of the fragments.
             has_finished: Whether this group takes no further steps.
-            fragment: Always None, because servers average all parameters together.
+            fragment: The fragment that the differences belong to, or None for all.
 
         Returns:
-            REPLACED or POSTPONED, or if the other groups have finished without this group, ENDED.
+            AVERAGED, or POSTPONED; REPLACED or ENDED if the servers have considered this group lost.
         """
-        encoded = self._wire.encode(self._outer.numbers(), differences)
-        answer = self._exchange(encoded, weight, has_finished)
+        numbers = self._outer.numbers(fragment)
+        encoded = dict(zip(numbers, self._wire.encode(numbers, differences)))
+        shares = dict(zip(range(self._fragments) if fragment is None else [fragment], weights))
+        answer = self._exchange(encoded, shares, has_finished)
         while "gone" in answer:
             log(self._name, "the servers have continued without this worker group, which joins them again.")
             outcome = self.start(self._outer.round, self.lineage)
             if outcome is not Outcome.KEPT:
                 return outcome
-            answer = self._exchange(encoded, weight, has_finished)
+            answer = self._exchange(encoded, shares, has_finished)
         if "lost" in answer:
             raise RolesError(str(answer["lost"]))
         if "postponed" in answer:
             return Outcome.POSTPONED
         self._wire.keep_errors()
         self.has_ended = bool(answer["has_ended"])
-        self._pull(int(answer["round"]), known=self._outer.round)
-        return Outcome.REPLACED
+        self._pull({int(number): int(round_) for number, round_ in answer["rounds"]})
+        return Outcome.AVERAGED
 
     def save(self, step: int) -> None:
         """Makes all servers save their parts of the chief's checkpoint. Raises RolesError if a part cannot be saved."""
@@ -236,32 +267,46 @@ class ServerAverage:
         Returns None if the parts do not belong together or differ from this group's outer parameters.
         """
         answers = [_asked(link, {"op": "restore", "step": self._restored_step}) for link in links]
-        if not all("round" in answer for answer in answers):
+        if not all("fragments" in answer for answer in answers):
             return None
-        if len({(answer["round"], answer["lineage"]) for answer in answers}) > 1:
+        rounds = [[round_ for round_, _ in answer["fragments"]] for answer in answers]
+        if any(each != rounds[0] for each in rounds) or len({answer["lineage"] for answer in answers}) > 1:
             return None
         of = len(links)
-        shapes = [self._shapes(number, of) for number in range(of)]
-        if [answer["shapes"] for answer in answers] != shapes:
-            return None
+        for number, answer in enumerate(answers):
+            if [shapes for _, shapes in answer["fragments"]] != self._shapes(number, of):
+                return None
         return str(answers[0]["lineage"])
+
+    def _restored_bases(self) -> list[int]:
+        """Returns the round of each fragment after which this group took the θ that it has restored; 0 without one."""
+        part = self._restored
+        if part is not None and part["bases"]:
+            return [int(each) for each in part["bases"]]
+        # Without servers, all groups average the fragments in turn.
+        round_, warmup = int(part["round"]) if part is not None else 0, self._warmup_steps
+        if round_ <= warmup:
+            return [round_] * self._fragments
+        last = self._fragments - 1
+        return [warmup + (round_ - warmup + last - number) // self._fragments for number in range(self._fragments)]
 
     def _give(self, links: Sequence[Connection], lineage: str) -> None:
         restored = self._restored
         theta = restored["theta"] if restored is not None else [flat.gather() for flat in self._outer.flats]
         momentum = self._outer.empty()
-        round_ = 0
         if restored is not None:
-            round_ = int(restored["round"])
             if restored["momentum"]:
                 momentum = restored["momentum"]
             else:
                 log(self._name, f"the servers have no parts of step {self._restored_step}, so m begins with 0.")
         for number, link in enumerate(links):
             rest = self._rest.bytes if number == 0 else 0
-            shapes = self._shapes(number, len(links))
-            link.send({"op": "begin", "lineage": lineage, "round": round_, "shapes": shapes, "rest": rest})
-            send_tensors(link, self._own_slices(number, [*theta, *momentum]))
+            fragments = list(zip(self._restored_bases(), self._shapes(number, len(links))))
+            link.send({"op": "begin", "lineage": lineage, "fragments": fragments, "rest": rest})
+            for fragment in range(self._fragments):
+                own = self._outer.numbers(fragment)
+                of_fragment = [each[flat] for each in (theta, momentum) for flat in own]
+                send_tensors(link, self._own_slices(number, of_fragment))
             if rest:
                 link.send({}, self._rest.packed())
             link.receive()
@@ -289,46 +334,80 @@ class ServerAverage:
                 link.receive_into(rest)
 
             self._repeated(0, take)
-            self._rest.unpack(rest)
+            self._taken_rest = rest
 
-    def _exchange(self, encoded: Sequence[torch.Tensor], weight: float, has_finished: bool) -> dict[str, Any]:
-        """Pushes the encoded differences to all servers, and returns the first server's answer after the round."""
-        base = self._outer.round
-        for number in range(len(self._servers)):
-            self._repeated(number, partial(self._push, number, base, encoded))
-        commit = {"op": "commit", "base": base, "weight": weight, "has_finished": has_finished}
-        return self._repeated(0, lambda link: _asked(link, commit))
-
-    def _push(self, number: int, base: int, encoded: Sequence[torch.Tensor], link: Connection) -> None:
-        link.send({"op": "push", "base": base})
-        send_tensors(link, self._wire.cut(self._outer.numbers(), encoded, number, len(self._servers)))
-        link.receive()
-
-    def _pull(self, at_least: int, *, known: int) -> None:
-        """Loads the outer parameters of one round from all servers.
+    def _exchange(
+        self, encoded: Mapping[int, torch.Tensor], weights: Mapping[int, float], has_finished: bool
+    ) -> dict[str, Any]:
+        """Pushes encoded differences to all servers, and returns the first server's answer after the round.
 
         Args:
-            known: The round of this group's outer parameters, or -1 if they do not come from the servers.
+            encoded: The differences by the number of their flat tensor.
+            weights: The weights by fragment.
         """
-        theta = [each.clone() for each in self._outer.theta] if known >= 0 else self._outer.empty()
-        rounds = [known] * len(self._servers)
+        for fragment in weights:
+            of_fragment = {number: encoded[number] for number in self._outer.numbers(fragment)}
+            for number in range(len(self._servers)):
+                self._repeated(number, partial(self._push, number, fragment, of_fragment))
+        differences = [[fragment, self.bases[fragment], weight] for fragment, weight in weights.items()]
+        commit = {"op": "commit", "differences": differences, "has_finished": has_finished}
+        return self._repeated(0, lambda link: _asked(link, commit))
+
+    def _push(self, number: int, fragment: int, encoded: Mapping[int, torch.Tensor], link: Connection) -> None:
+        link.send({"op": "push", "fragment": fragment, "base": self.bases[fragment]})
+        send_tensors(link, self._wire.cut(list(encoded), list(encoded.values()), number, len(self._servers)))
+        link.receive()
+
+    def _pull(self, rounds: Mapping[int, int]) -> None:
+        """Loads the outer parameters of fragments from all servers.
+
+        Args:
+            rounds: By fragment, the oldest round that is loaded.
+        """
+        theta = list(self._outer.theta)
+        bases = list(self.bases)
+        for fragment, at_least in rounds.items():
+            numbers = self._outer.numbers(fragment)
+            pulled = [theta[number].clone() for number in numbers]
+            bases[fragment] = self._pull_fragment(fragment, pulled, at_least)
+            for number, values in zip(numbers, pulled):
+                theta[number] = values
+        self.bases = bases
+        self._outer.load(theta, [], self._round_after(list(rounds)))
+
+    def _round_after(self, pulled: Sequence[int]) -> int:
+        """Returns the number of rounds that determines the next fragment, which follows the one that was pulled.
+
+        It is the number of all fragments' rounds unless this group is late.
+        """
+        warmup = self._warmup_steps
+        if len(pulled) < self._fragments:
+            (fragment,) = pulled
+            return warmup + (self.bases[fragment] - warmup - 1) * self._fragments + fragment + 1
+        if min(self.bases) < warmup:
+            return min(self.bases)
+        return warmup + sum(base - warmup for base in self.bases)
+
+    def _pull_fragment(self, fragment: int, theta: Sequence[torch.Tensor], at_least: int) -> int:
+        """Updates the outer parameters of a fragment to one round of all servers, and returns that round."""
+        rounds = [self.bases[fragment]] * len(self._servers)
         while min(rounds) < max(at_least, max(rounds)):
             # If a round closes in the meantime, servers that had already sent the parameters of the previous round are
             # asked again.
             for number, round_ in enumerate(rounds):
                 if round_ < max(at_least, max(rounds)):
                     parts = self._own_slices(number, theta)
-                    rounds[number] = self._repeated(number, partial(self._pulled, parts, round_))
+                    rounds[number] = self._repeated(number, partial(self._pulled, fragment, parts, round_))
             if min(rounds) < max(rounds):
                 time.sleep(PULL_PAUSE_S)
-        self._outer.load(theta, [], rounds[0])
+        return rounds[0]
 
-    def _pulled(self, theta: Sequence[torch.Tensor], known: int, link: Connection) -> int:
+    def _pulled(self, fragment: int, theta: Sequence[torch.Tensor], known: int, link: Connection) -> int:
         """Updates a server's slices of the outer parameters from round `known` to its current round.
 
         Returns the latter.
         """
-        link.send({"op": "pull", "round": known})
+        link.send({"op": "pull", "fragment": fragment, "round": known})
         answer = link.receive()
         if "changes" not in answer:
             receive_tensors(link, theta)
@@ -351,18 +430,20 @@ class ServerAverage:
         of = len(self._servers)
         return [each[self._wire.codec.cut(each.numel(), number, of)] for each in tensors]
 
-    def _shapes(self, number: int = 0, of: int = 1) -> list[list[Any]]:
-        """Returns, for each flat tensor, the size of a server's slice, its dtype, and whether it contains buffers."""
-        found = []
+    def _shapes(self, number: int = 0, of: int = 1) -> list[list[list[Any]]]:
+        """Returns a server's slices by fragment and flat tensor: size, dtype, and whether they contain buffers."""
+        found: list[list[list[Any]]] = [[] for _ in range(self._fragments)]
         for flat in self._outer.flats:
             part = self._wire.codec.cut(flat.elements, number, of)
-            found.append([part.stop - part.start, str(flat.dtype), flat.is_buffer])
+            found[flat.fragment].append([part.stop - part.start, str(flat.dtype), flat.is_buffer])
         return found
 
     def _connect(self, number: int) -> Connection:
         """Opens a connection to a server. Raises PeerLost if it is unreachable or has been restarted."""
         introduction = {"name": self._name, "service": SERVICE, "group": self._group, "process": self._process}
         server = self._servers[number]
+        if self._is_closed:  # A thread that averages in the background must not join the run again.
+            raise PeerLost(server.name, server.address, "this worker group has left")
         connection, answer = Connection.connect(server, self._key, introduction, RETRY_S)
         if self._server_processes.setdefault(number, str(answer["process"])) != answer["process"]:
             connection.close()

@@ -6,12 +6,14 @@ differences that are pushed while it is open, so every difference counts exactly
 `quorum` groups (or all remaining groups, if there are fewer) have pushed in time or have finished training. It closes
 earlier if no further group can push.
 
+Each fragment of a model has rounds of its own. A group pushes its fragments in turn, or several at once.
+
 This module contains only decisions, without threads, sockets or tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 CHIEF = 0
@@ -37,6 +39,7 @@ class Rounds:
         round_: The number of closed rounds.
         pushed: The base of the last difference that each group has pushed.
         pending: The differences of the open round.
+        is_fragment: Whether groups push other fragments too, each with its own rounds.
     """
 
     def __init__(
@@ -47,6 +50,8 @@ class Rounds:
         round_: int = 0,
         pushed: Mapping[int, int] | None = None,
         pending: Sequence[Push] = (),
+        *,
+        is_fragment: bool = False,
     ) -> None:
         self.round = round_
         self.pushed = dict(pushed or {})
@@ -55,6 +60,7 @@ class Rounds:
         """Whether all groups have finished and the last round is closed."""
         self._quorum = quorum or groups
         self._grace_s = grace_s
+        self._is_fragment = is_fragment
         self._live = set(range(groups))
         """Groups that take part, including those that have not started yet."""
         self._expected = set(range(groups))
@@ -99,41 +105,56 @@ class Rounds:
             self.lose(group)
         return missing
 
-    def stop(self, group: int) -> None:
+    def stop(self, group: int) -> set[int]:
         """Removes a group that stops gracefully. The other groups take one more step, after which they may stop too.
 
         The differences that the others have pushed in time are withdrawn. A group that has not pushed yet is refused
         once.
+
+        Returns:
+            The groups whose difference is withdrawn.
         """
         self.lose(group)
         self._postponed |= self._live - self._finished
+        withdrawn = set()
         for push in [push for push in self.pending if push.base == self.round]:
             if push.group in self._live:
                 self.pending.remove(push)
                 self.pushed[push.group] = push.base - 1
-                self._finished.discard(push.group)
-                self._postponed.discard(push.group)
+                withdrawn.add(push.group)
+        self.expect_again(withdrawn)
+        return withdrawn
 
-    def push(self, push: Push, *, has_finished: bool) -> bool:
-        """Adds a difference to the open round, and returns whether it was accepted. Repeated calls have no effect.
+    def expect_again(self, groups: Iterable[int]) -> None:
+        """Expects another difference of groups whose last one was withdrawn or refused."""
+        self._finished.difference_update(groups)
+        self._postponed.difference_update(groups)
+
+    def refuses(self, push: Push) -> bool:
+        """Returns whether a difference has to be postponed, since another group has stopped."""
+        is_new = push.base > self.pushed.get(push.group, -1)
+        return is_new and push.base >= self.round and push.group in self._postponed
+
+    def push(self, push: Push, *, has_finished: bool) -> None:
+        """Adds a difference to the open round. Repeated calls have no effect.
 
         A late group continues immediately from the newest outer parameters if the quorum does not need it. Otherwise it
-        waits until the round has closed, and then starts the next round together with the others.
+        waits until the round has closed, and then starts the next round together with the others. With several
+        fragments it waits only if another group waits for the end of this round already. Until then the others may be
+        at another fragment.
         """
         group = push.group
-        if push.base <= self.pushed.get(group, -1):
-            return True
-        is_late = push.base < self.round
-        if group in self._postponed and not is_late:
-            self._postponed.remove(group)
-            return False
-        self.pending.append(push)
-        self.pushed[group] = push.base
         if has_finished:
             self._finished.add(group)
-        elif is_late and len((self._ready() | self._outstanding()) - {group}) < self._quorum:
-            self._waiting.add(group)
-        return True
+        if push.base <= self.pushed.get(group, -1):
+            return
+        is_late = push.base < self.round
+        self.pending.append(push)
+        self.pushed[group] = push.base
+        if is_late and not has_finished and (self.in_time or not self._is_fragment):
+            others = (self._ready() | self._outstanding()) - {group}
+            if len(others) < self._quorum:
+                self._waiting.add(group)
 
     def must_wait(self, group: int, base: int) -> bool:
         """Returns whether a group that has pushed must wait until it may continue."""
@@ -146,7 +167,8 @@ class Rounds:
         if self.has_ended:
             return False
         ready, awaited = self._ready(), self._outstanding()
-        if not self._in_time():
+        if not self.in_time:
+            self._quorum_at = None
             if not awaited:
                 self._waiting.clear()  # No other group can push in this round, so late groups may continue.
             return bool(self.pending) and self._all_have_finished()
@@ -175,16 +197,153 @@ class Rounds:
         """Ends training if all groups, including the chief's, have finished and no difference is pending."""
         self.has_ended = self.has_ended or (not self.pending and self._all_have_finished())
 
+    def release_waiting(self, groups: Iterable[int] | None = None) -> None:
+        """Lets groups, or all, continue without the end of the round."""
+        if groups is None:
+            self._waiting.clear()
+        else:
+            self._waiting.difference_update(groups)
+
+    @property
+    def blocked(self) -> set[int]:
+        """The groups that push nothing before the end of the round."""
+        return self._waiting | self._finished | self.in_time
+
+    @property
+    def groups(self) -> set[int]:
+        """The groups that take part, including those that have not started yet."""
+        return self._live
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether a grace period has begun."""
+        return self._quorum_at is not None
+
     def _all_have_finished(self) -> bool:
         return self._live <= self._finished and CHIEF in self._finished
 
-    def _in_time(self) -> set[int]:
+    @property
+    def in_time(self) -> set[int]:
+        """The groups whose difference in the open round is in time."""
         return {push.group for push in self.pending if push.base == self.round}
 
     def _ready(self) -> set[int]:
         """Returns the groups that count towards the quorum: they have pushed in time or have finished training."""
-        return self._in_time() | self._finished
+        return self.in_time | self._finished
 
     def _outstanding(self) -> set[int]:
         """Returns the groups that may still push in the open round."""
-        return self._live - self._waiting - self._finished - self._in_time()
+        return self._live - self._waiting - self._finished - self.in_time
+
+
+class FragmentRounds:
+    """The rounds of all fragments, each with its own differences. Groups join, finish and are lost for all of them.
+
+    A group that waits for the end of a fragment's round pushes no other fragment meanwhile. Groups that were late may
+    so wait for different fragments, and for each other; then the round with most differences in time is closed without
+    the others.
+
+    Args:
+        fragments: The rounds of each fragment.
+    """
+
+    def __init__(self, fragments: Sequence[Rounds]) -> None:
+        self.fragments = list(fragments)
+        self._returning: set[int] = set()
+        """Groups that wait for the end of any round before they take part."""
+
+    @property
+    def rounds(self) -> list[int]:
+        """The number of closed rounds of each fragment."""
+        return [each.round for each in self.fragments]
+
+    @property
+    def live(self) -> int:
+        return self.fragments[0].live
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all groups have finished and the last rounds are closed."""
+        return all(each.has_ended for each in self.fragments)
+
+    @property
+    def waits_for_chief(self) -> bool:
+        return all(each.waits_for_chief for each in self.fragments)
+
+    def last_pushed(self, group: int) -> list[int]:
+        """Returns the last base of each fragment that a group has pushed."""
+        return [each.pushed.get(group, -1) for each in self.fragments]
+
+    def join(self, group: int) -> None:
+        for each in self.fragments:
+            each.join(group)
+        if self.must_wait(group, {}):
+            self._returning.add(group)
+
+    def lose(self, group: int) -> None:
+        self._returning.discard(group)
+        for each in self.fragments:
+            each.lose(group)
+
+    def give_up_expected(self) -> list[int]:
+        missing = self.fragments[0].give_up_expected()
+        for each in self.fragments[1:]:
+            each.give_up_expected()
+        return missing
+
+    def stop(self, group: int) -> None:
+        self._returning.discard(group)
+        withdrawn = set().union(*(each.stop(group) for each in self.fragments))
+        for each in self.fragments:
+            each.expect_again(withdrawn)
+
+    def push(self, pushes: Mapping[int, Push], *, has_finished: bool) -> bool:
+        """Adds a group's differences of some fragments. Returns whether they count, or have to be postponed."""
+        if any(self.fragments[fragment].refuses(push) for fragment, push in pushes.items()):
+            groups = {push.group for push in pushes.values()}
+            for each in self.fragments:
+                each.expect_again(groups)
+            return False
+        for fragment, push in pushes.items():
+            self.fragments[fragment].push(push, has_finished=has_finished)
+        return True
+
+    def must_wait(self, group: int, bases: Mapping[int, int]) -> bool:
+        """Returns whether a group has to wait before it continues.
+
+        Args:
+            bases: The base of each fragment that it has pushed; empty for a group that joins.
+        """
+        bases = bases or dict.fromkeys(range(len(self.fragments)), -1)
+        return any(self.fragments[fragment].must_wait(group, base) for fragment, base in bases.items())
+
+    def due(self, now: float) -> list[int]:
+        """Returns the fragments whose open rounds are to be closed."""
+        found = [number for number, each in enumerate(self.fragments) if each.is_due(now)]
+        if found or any(each.has_quorum for each in self.fragments):
+            return found
+        groups = self.fragments[0].groups
+        blocked = set().union(*(each.blocked for each in self.fragments))
+        if groups <= blocked and not all(each.has_ended for each in self.fragments):
+            most = max(self.fragments, key=lambda each: len(each.in_time))
+            if most.in_time:
+                return [self.fragments.index(most)]
+            for each in self.fragments:
+                each.release_waiting()
+        return []
+
+    def due_in(self, now: float) -> float | None:
+        """Returns the shortest rest of a grace period in seconds, or None if no such period has begun."""
+        return min((rest for each in self.fragments if (rest := each.due_in(now)) is not None), default=None)
+
+    def close(self, fragment: int) -> list[Push]:
+        """Closes a fragment's round, and returns its differences in the order in which they are summed."""
+        used = self.fragments[fragment].close()
+        for each in self.fragments:
+            each.release_waiting(self._returning)
+        self._returning.clear()
+        return used
+
+    def end_if_finished(self) -> None:
+        for each in self.fragments:
+            each.end_if_finished()

@@ -7,7 +7,7 @@ import select
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import torch
 
@@ -20,6 +20,14 @@ CONNECT_S = 0.4
 """Timeout in seconds for connecting. A running host's kernel accepts connections even if its processes are busy."""
 
 
+class Owner(NamedTuple):
+    """A process that averages a slice."""
+
+    peer: Peer
+    process: str
+    """The ID of the process, which differs after a restart."""
+
+
 class Calls:
     """Connections of one group to the owners of slices, with their traffic. Connections stay open between rounds."""
 
@@ -28,32 +36,39 @@ class Calls:
         self._introduction = {"name": own.name, "service": SERVICE, "group": group}
         self._lock = threading.Lock()
         self._open = Connections()
-        self._idle: dict[Peer, Connection] = {}
+        self._idle: dict[Owner, Connection] = {}
         self._closed = False
 
-    def connect(self, peer: Peer) -> Connection:
-        """Opens a connection that is not kept. Raises PeerLost or ProtocolError if this fails."""
-        connection, _ = Connection.connect(peer, self._key, self._introduction, CONNECT_S)
+    def connect(self, peer: Peer, process: str | None = None) -> Connection:
+        """Opens a connection that is not kept, to this process only if given.
+
+        Raises PeerLost or ProtocolError if this fails.
+        """
+        introduction = {**self._introduction, "process": process}
+        connection, _ = Connection.connect(peer, self._key, introduction, CONNECT_S)
         return connection
 
-    def take(self, peer: Peer) -> Connection:
-        """Returns an idle connection, or a new one. Raises PeerLost or ProtocolError if connecting fails."""
+    def take(self, owner: Owner) -> Connection:
+        """Returns an idle connection, or a new one.
+
+        Raises PeerLost or ProtocolError if connecting fails, also because the owner was restarted.
+        """
         with self._lock:
-            connection = self._idle.pop(peer, None)
+            connection = self._idle.pop(owner, None)
         if connection is not None:
-            if not _is_readable(connection):
+            if not is_readable(connection):
                 return connection
             self.end(connection)  # The owner has closed this connection, because it sends nothing between rounds.
-        connection = self.connect(peer)
+        connection = self.connect(*owner)
         self._open.add(connection)
         return connection
 
-    def keep(self, peer: Peer, connection: Connection) -> None:
+    def keep(self, owner: Owner, connection: Connection) -> None:
         """Keeps an idle connection for the next round."""
         with self._lock:
-            surplus = connection if self._closed else self._idle.get(peer)
+            surplus = connection if self._closed else self._idle.get(owner)
             if surplus is not connection:
-                self._idle[peer] = connection
+                self._idle[owner] = connection
         if surplus is not None:
             self.end(surplus)
 
@@ -61,11 +76,11 @@ class Calls:
         connection.close()
         self._open.remove(connection)
 
-    def end_all_but(self, peers: Iterable[Peer]) -> None:
-        """Closes the idle connections to all processes except `peers`."""
-        kept = set(peers)
+    def end_all_but(self, owners: Iterable[Owner]) -> None:
+        """Closes the idle connections to all processes except `owners`."""
+        kept = set(owners)
         with self._lock:
-            surplus = [self._idle.pop(peer) for peer in list(self._idle) if peer not in kept]
+            surplus = [self._idle.pop(owner) for owner in list(self._idle) if owner not in kept]
         for connection in surplus:
             self.end(connection)
 
@@ -92,6 +107,7 @@ class SliceExchange:
     """Sends a slice of differences to its owner, receives the average, and watches the connection until cancel().
 
     Args:
+        header: The header of the slice; None if a process that averages no slice is only watched.
         outgoing: The messages of the slice, which must not change.
         incoming: Tensors for the messages of its average.
         changed: Called when the average has arrived, and when the owner is lost.
@@ -100,15 +116,17 @@ class SliceExchange:
     def __init__(
         self,
         calls: Calls,
-        owner: Peer,
-        header: dict[str, Any],
+        owner: Owner,
+        header: dict[str, Any] | None,
         outgoing: Sequence[torch.Tensor],
         incoming: Sequence[torch.Tensor],
         changed: Callable[[], None],
     ) -> None:
         self.owner = owner
-        self.has_received = False
+        self.has_received = header is None
         self.lost: PeerLost | ProtocolError | None = None
+        self.totals: list[Any] = []
+        """The sums that a reducer has sent (`slice_server.Totals`)."""
         self._calls = calls
         self._header = header
         self._outgoing = outgoing
@@ -118,7 +136,7 @@ class SliceExchange:
         self._connection: Connection | None = None
         self._is_cancelled = False
         self._woken, self._wake = os.pipe()
-        self._thread = threading.Thread(target=self._run, name=f"diloco to {owner.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"diloco to {owner.peer.name}", daemon=True)
         self._thread.start()
 
     def cancel(self) -> None:
@@ -159,10 +177,11 @@ class SliceExchange:
                     return
                 self._connection = connection
             if not self.has_received:
+                assert self._header is not None
                 connection.post(self._header)
                 for message in self._outgoing:
                     connection.post({}, message)
-                if self._receive_averages(connection):
+                if self._receive_averages(connection, has_totals="members" in self._header):
                     with self._lock:
                         self.has_received = True
                     self._changed()
@@ -175,12 +194,15 @@ class SliceExchange:
             else:
                 self._calls.end(connection)
 
-    def _receive_averages(self, connection: Connection) -> bool:
-        """Receives all averages. Returns False if the owner has abandoned the exchange."""
+    def _receive_averages(self, connection: Connection, *, has_totals: bool) -> bool:
+        """Receives all averages, and the sums from a reducer. Returns False if the owner has abandoned the exchange."""
         for message in self._incoming:
             if "abandoned" in connection.receive():
                 return False
             connection.receive_into(message)
+        if has_totals:
+            self.totals = connection.receive().get("totals", [])
+            return bool(self.totals)
         return True
 
     def _watch(self, connection: Connection) -> bool:
@@ -199,7 +221,8 @@ class SliceExchange:
         return self.has_received
 
 
-def _is_readable(connection: Connection) -> bool:
+def is_readable(connection: Connection) -> bool:
+    """Returns whether a message has arrived, or the connection is broken."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))

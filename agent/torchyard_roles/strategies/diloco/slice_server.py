@@ -15,9 +15,9 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,6 +31,7 @@ from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParamet
 SERVICE = "diloco"
 KEPT_EPOCHS = 8
 """Number of epochs for which the number of averages is kept: a thread may find late that its epoch was complete."""
+LOOK_EVERY_S = 0.5
 STATE_WAIT_S = 5.0
 """Longest time in seconds for which a returning group waits until a member has taken the outer step of the round."""
 
@@ -45,6 +46,24 @@ class Contribution:
     """The sum of squares of all of the group's differences of parameters."""
     messages: list[torch.Tensor] = field(default_factory=list)
     """The differences that have arrived, encoded by the wire codec that all groups use."""
+
+
+class Totals(NamedTuple):
+    """The sums of the contributions of all groups to a round."""
+
+    weight: float
+    """The sum of the weights."""
+    square: float
+    """The weighted mean of `Contribution.square`, or 0 if all weights are 0."""
+    has_finished: bool
+    """Whether all groups have finished."""
+
+    @classmethod
+    def of(cls, contributions: Iterable[Contribution]) -> Totals:
+        found = list(contributions)
+        weight = sum(each.weight for each in found)
+        square = sum(each.weight * each.square for each in found) / weight if weight else 0.0
+        return cls(weight, square, all(each.has_finished for each in found))
 
 
 class Mailbox:
@@ -134,6 +153,22 @@ class Mailbox:
             self.changed.wait_for(lambda: is_complete() or epoch < self._epoch or self._closed)
             return is_complete()
 
+    def totals(self, epoch: int, messages: int, members: int, is_wanted: Callable[[], bool]) -> Totals | None:
+        """Waits until all members have contributed to an epoch and all of its averages are published.
+
+        Returns None if the epoch is abandoned, close() has been called, or `is_wanted` has become false.
+        """
+
+        def is_complete() -> bool:
+            has_averages = self._published.get(epoch, 0) >= messages
+            return has_averages and len(self._contributions.get(epoch, {})) >= members
+
+        with self.changed:
+            while not self.changed.wait_for(lambda: is_complete() or epoch < self._epoch or self._closed, LOOK_EVERY_S):
+                if not is_wanted():
+                    return None
+            return Totals.of(self._contributions[epoch].values()) if is_complete() else None
+
     def close(self) -> None:
         with self.changed:
             self._closed = True
@@ -157,6 +192,8 @@ class SliceServer:
         rest: PackedTensors,
         wire: ErrorFeedbackCodec,
     ) -> None:
+        self.process = ""
+        """The ID of this process. Callers that expect the one before a restart are refused."""
         self._wire = wire
         self._listener = listener
         self._admission = Admission(listener, key, name)
@@ -215,6 +252,9 @@ class SliceServer:
             if introduction.get("service") != SERVICE:
                 connection.refuse(f"{self._name} averages worker groups, and offers no other service.")
                 return
+            if introduction.get("process") not in (None, self.process):
+                connection.refuse(f"{self._name} was restarted.")
+                return
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))
         except PeerLost:
@@ -227,16 +267,18 @@ class SliceServer:
 
     def _answer_all(self, connection: Connection, group: int) -> None:
         while True:
-            header = connection.receive()
-            operation = header.get("op")
-            if operation == "slice":
-                self._average(connection, group, header)
-            elif operation == "state":
-                self._send_state(connection, int(header["round"]))
-            elif operation == "about":
-                connection.send({"has_begun": self._outer.round != NOT_BEGUN})
-            else:
-                raise ProtocolError(f"{operation!r} is not an operation")
+            self._answer(connection, group, connection.receive())
+
+    def _answer(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
+        operation = header.get("op")
+        if operation == "slice":
+            self._average(connection, group, header)
+        elif operation == "state":
+            self._send_state(connection, int(header["round"]))
+        elif operation == "about":
+            connection.send({"has_begun": self._outer.round != NOT_BEGUN})
+        else:
+            raise ProtocolError(f"{operation!r} is not an operation")
 
     def _average(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
         epoch, number, of = int(header["epoch"]), int(header["number"]), int(header["of"])

@@ -43,7 +43,6 @@ from torchyard_roles.strategies.sharded.sharded_model import check_all_trained, 
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
 from torchyard_roles.strategies.worker_group_ranks import call_with_beats, first_ranks, wait_for_all_ranks
-from torchyard_roles.strategy_options import Options
 
 BACKGROUND_ENDS_S = 3.0
 """Longest time in seconds to wait for the end of an exchange that is abandoned."""
@@ -54,12 +53,25 @@ class Sent:
     """A fragment, or the whole model, whose average was requested and is not merged yet."""
 
     fragment: int | None
-    at: tuple[int, int]
-    """The numbers of samples and steps when the fragment was sent."""
     steps_before: int
     """The number of steps from sending the previous fragment to sending this one."""
-    average: Callable[[], Outcome]
-    """On the first rank, performs the exchange or waits for the thread that performs it, and returns the outcome."""
+    exchange: Callable[[], Outcome]
+    """On the first rank, performs the exchange and returns its outcome."""
+    background: BackgroundAverage | None = None
+    """The thread that performs the exchange, if any."""
+    overlaps: bool = False
+    """Whether training continues during the exchange."""
+    is_postponed: bool = False
+    """Whether the exchange is to be attempted again at the next boundary."""
+    mixing: float = 0.0
+    """The share of its own parameters that the group keeps at the merge."""
+    weights: Sequence[float] = ()
+    differences: Sequence[torch.Tensor] = ()
+    """The weight of each fragment and the differences of the group, on the first rank."""
+
+    def average(self) -> Outcome:
+        """On the first rank, performs the exchange or waits for its thread, and returns the outcome."""
+        return self.exchange() if self.background is None else self.background.wait()
 
 
 class Diloco(Strategy):
@@ -72,8 +84,6 @@ class Diloco(Strategy):
         self._options = environment.options
         self._servers = [tensor_connection.Peer(*each) for each in environment.peers.ps]
         """The parameter servers, which average the groups if there are any."""
-        if self._servers:
-            _check_served(self._options)
         self._peers = first_ranks(environment) if environment.groups > 1 and not self._servers else []
         self._inside = _inside_of(environment)
         self._is_sharded = isinstance(self._inside, ShardedAllReduce)
@@ -92,6 +102,10 @@ class Diloco(Strategy):
         self._restored: dict[str, Any] | None = None
         """The part of the checkpoint that the run resumes from."""
         self._restored_step = 0
+        self._restored_ranks = 1
+        """The number of ranks of this group that have saved the part."""
+        self._restored_counts: dict[int, int] = {}
+        """The samples of this rank in the last steps before the checkpoint, by the number of steps."""
         self._saved_at = -1
         self._step: int | None = None
         """The step of the last boundary; None before the first."""
@@ -101,7 +115,10 @@ class Diloco(Strategy):
         """Steps of this process so far."""
         self._fragments = 1
         self._sent_at: list[tuple[int, int]] = []
-        """Samples and steps when each fragment was sent, which are negative before the start of this process."""
+        """Samples and steps when each fragment was sent before its last merge, which are negative before the start of
+        this process."""
+        self._last_sent_at = (0, 0)
+        """Samples and steps when the latest fragment was sent."""
         self._sent: Sent | None = None
         """The fragment that has been sent but not yet merged, if any."""
         self._finite: list[FiniteGradients] = []
@@ -109,7 +126,7 @@ class Diloco(Strategy):
         self._has_ended = False
         """Whether training has ended for all groups, possibly while this group was lost."""
         self._exchange_s = 0.0
-        self._background: BackgroundAverage | None = None
+        self._expects_stop = False
 
     def start(self, device: torch.device) -> None:
         self._device = device
@@ -151,6 +168,8 @@ class Diloco(Strategy):
         if self._is_first:
             self._restored = files.read_part(Path(self._environment.checkpoints), self._part, step)
             self._restored_step = step
+        else:
+            self._restored_counts = self._read_counts(self._environment.group_rank, step)
 
     def before_forward(self) -> None:
         self._inside.before_forward()
@@ -177,19 +196,24 @@ class Diloco(Strategy):
             self._inner_steps += step - self._step
             self._steps += step - self._step
         self._step = step
-        is_postponed = False
+        outcome = Outcome.KEPT
         if self._sent is not None and self._inner_steps >= self._options.overlap_steps:
-            is_postponed = self._merge() is Outcome.POSTPONED
-        if not (self._has_ended or is_postponed or self._sent) and self._inner_steps >= self._due_after:
-            overlaps = self._options.overlap_steps and not self._is_warming_up
-            self._send(in_background=bool(overlaps))
+            outcome = self._merge()
+        if not (self._has_ended or self._sent) and self._inner_steps >= self._due_after:
+            overlaps = self._options.overlap_steps > 0 and not self._is_warming_up
+            self._send(overlaps=overlaps)
             if not overlaps:
-                self._merge()
+                outcome = self._merge()
+        self._expects_stop = outcome is Outcome.POSTPONED
         self._exchange_s = time.monotonic() - began
         if self._has_ended:
             print("torchyard: the other worker groups have finished training, so this one ends too.", flush=True)
             self._finished = True
             raise SystemExit(0)
+
+    @property
+    def expects_stop(self) -> bool:
+        return self._expects_stop
 
     def want_save(self) -> None:
         self._inside.want_save()
@@ -198,14 +222,15 @@ class Diloco(Strategy):
         return self._inside.is_save_due(step)
 
     def flush(self, step: int) -> None:
-        """Saves this group's part of the checkpoint."""
+        """Saves this group's part of the checkpoint, and the number of samples of each further rank."""
         self._check()
         if self._step is not None and self._environment.checkpoints and step != self._saved_at:
             self._saved_at = step
             self._collect()
-            since_sent = self._since_sent()
             if self._is_first:
-                self._save_part(Path(self._environment.checkpoints), step, since_sent)
+                self._save_part(step)
+            elif step == self._step:  # A rank that receives the announcement of a save too late has other counts.
+                self._write_part(self._counts_of(self._environment.group_rank), step, {"since_sent": self._counts()})
             for flat in self._outer.flats:
                 flat.release()
 
@@ -245,7 +270,7 @@ class Diloco(Strategy):
         self._check()
         if self._step is None:
             self._begin()
-        if self._sent is not None:
+        while self._sent is not None:
             self._merge()
         self._finished = True
         if self._environment.groups == 1 and not self._servers:
@@ -275,9 +300,9 @@ class Diloco(Strategy):
         if self._store is not None:
             self._store.close()
             self._store = None
-        if self._background is not None:
-            self._background.abandon(BACKGROUND_ENDS_S)
-            self._background = None
+        if self._sent is not None and self._sent.background is not None:
+            self._sent.background.abandon(BACKGROUND_ENDS_S)
+            self._sent = None
 
     def _check(self) -> None:
         """Raises NotFinite if the gradients of the last step, whose check may have run on the GPU, were not finite."""
@@ -289,6 +314,10 @@ class Diloco(Strategy):
         """The name under which this group saves its part of checkpoints."""
         return f"diloco-{self._environment.group}"
 
+    def _counts_of(self, group_rank: int) -> str:
+        """Returns the name of a further rank's part, which holds its number of samples."""
+        return f"{self._part}.{group_rank}"
+
     @property
     def _is_warming_up(self) -> bool:
         return self._outer.round < self._options.warmup_steps
@@ -296,7 +325,7 @@ class Diloco(Strategy):
     @property
     def _fragment(self) -> int | None:
         """The fragment to send next, or None if the whole model is sent."""
-        if self._fragments == 1 or self._is_warming_up:
+        if self._fragments == 1 or self._is_warming_up or (self._finished and self._servers):
             return None
         return (self._outer.round - self._options.warmup_steps) % self._fragments
 
@@ -325,16 +354,17 @@ class Diloco(Strategy):
         frozen = [each for each in models.parameters() if id(each) not in self._trained]
         counters = [each for each in models.buffers() if not (each.is_floating_point() or each.is_complex())]
         self._rest = PackedTensors([*frozen, *counters])
-        self._sent_at = [(self.samples, 0)] * self._fragments
+        self._set_counts([(0, 0)] * (self._fragments + 1))
         self._collect()
         outcome = self._with_beats(self._start_first) if self._is_first else self._await_beats()
         self._adopt(outcome)
         if not self._is_alone:
             sent = -1 if self._sent is None else 1 + (-1 if self._sent.fragment is None else self._sent.fragment)
             (sent,) = self._broadcast([sent])
+            self._spread_counts()
             if sent >= 0 and self._sent is None:
-                at = (self.samples, self._steps)
-                self._sent = Sent(sent - 1 if sent else None, at, 0, lambda: Outcome.AVERAGED)
+                fragment = sent - 1 if sent else None
+                self._sent = self._resent(fragment)
         if not self._is_alone and self._rest.bytes:
             row = self._rest.packed().to(self._device)
             dist.broadcast(row, src=0)
@@ -367,6 +397,8 @@ class Diloco(Strategy):
                 self._outer,
                 self._rest,
                 self._wire,
+                fragments=self._fragments,
+                warmup_steps=self._options.warmup_steps,
                 restored=part,
                 restored_step=self._restored_step,
             )
@@ -385,6 +417,7 @@ class Diloco(Strategy):
                 self._rest,
                 self._wire,
                 fragments=self._fragments,
+                reducers=len(environment.peers.reducer),
             )
             outcome = self._average.start(*restored)
         if outcome is Outcome.KEPT:
@@ -401,7 +434,8 @@ class Diloco(Strategy):
         if self._rest.bytes:
             self._rest.unpack(part["rest"])
         self._inner_steps = int(part["inner_steps"])
-        self._sent_at = [(self.samples - samples, -steps) for samples, steps in part["since_sent"]]
+        self._restored_ranks = int(part["ranks"])
+        self._set_counts(self._with_lost_ranks(part["since_sent"]))
         self._wire.load(part)
         momentum = part["momentum"]
         if not self._servers and not momentum:
@@ -410,93 +444,144 @@ class Diloco(Strategy):
         self._outer.load(part["theta"], momentum, int(part["round"]))
         if part["merging"] is not None:
             fragment = int(part["merging"])
-            at = self._sent_at[max(fragment, 0)]
-            self._sent = Sent(fragment if fragment >= 0 else None, at, 0, lambda: Outcome.AVERAGED)
+            self._sent = self._resent(fragment if fragment >= 0 else None)
+        if part["postponed"] is not None:
+            fragment, weights, differences = part["postponed"]
+            self._sent = self._resent(fragment)
+            self._offer(self._sent, lambda: differences, weights)
 
-    def _since_sent(self) -> list[tuple[int, int]]:
-        """Returns the numbers of samples and steps since each fragment was sent, and since the latest one was sent.
+    def _resent(self, fragment: int | None) -> Sent:
+        """Returns a fragment that was sent before the checkpoint, with a complete average."""
+        return Sent(fragment, 0, lambda: Outcome.AVERAGED, overlaps=True, mixing=self._options.mixing)
 
-        In a sharded group these are sums over all ranks, and all ranks must call this method.
+    def _counts(self) -> list[tuple[int, int]]:
+        """Returns this rank's samples and steps since each fragment was sent, and since the latest one was sent."""
+        marks = [*self._sent_at, self._last_sent_at]
+        return [(self.samples - samples, self._steps - steps) for samples, steps in marks]
+
+    def _set_counts(self, counts: Sequence[tuple[int, int]]) -> None:
+        """Sets this rank's samples and steps since each fragment was sent, and since the latest one was sent."""
+        *self._sent_at, self._last_sent_at = [
+            (self.samples - samples, self._steps - steps) for samples, steps in counts
+        ]
+
+    def _spread_counts(self) -> None:
+        """Sets the counts of all ranks of a group as its first rank has restored them.
+
+        A rank without a part of its own is assumed to have had as many samples as the first rank.
         """
-        marks = [*self._sent_at, self._sent.at if self._sent is not None else (self.samples, self._steps)]
-        found = [(self.samples - samples, self._steps - steps) for samples, steps in marks]
-        if not self._is_sharded:
-            return found
-        sums = torch.tensor(found, dtype=torch.int64, device=self._device)
-        dist.all_reduce(sums)
-        return [(int(samples), int(steps)) for samples, steps in sums.tolist()]
+        numbers = [number for count in self._counts() for number in count]
+        *numbers, ranks = self._broadcast([*numbers, self._restored_ranks])
+        if not self._is_first:
+            is_new = self._environment.group_rank >= ranks
+            own, pairs = self._restored_counts, zip(numbers[::2], numbers[1::2])
+            self._set_counts([(0, 0) if is_new else (own.get(steps, samples), steps) for samples, steps in pairs])
 
-    def _save_part(self, folder: Path, step: int, since_sent: list[tuple[int, int]]) -> None:
-        *since, since_last = since_sent
-        inner_steps, merging = self._inner_steps, None
+    def _read_counts(self, group_rank: int, step: int) -> dict[int, int]:
+        part = files.read_part(Path(self._environment.checkpoints), self._counts_of(group_rank), step)
+        return {0: 0} | {int(steps): int(samples) for samples, steps in (part or {"since_sent": ()})["since_sent"]}
+
+    def _with_lost_ranks(self, counts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Returns the first rank's counts, with the samples of ranks that the group does not have any more."""
+        ranks = range(self._environment.group_size, self._restored_ranks)
+        lost = [self._read_counts(rank, self._restored_step) for rank in ranks]
+        return [(samples + sum(each.get(steps, samples) for each in lost), steps) for samples, steps in counts]
+
+    def _save_part(self, step: int) -> None:
+        *since, since_last = self._counts()
+        average = self._average
+        inner_steps, merging, postponed = self._inner_steps, None, None
         own = [flat.gather() for flat in self._outer.flats]
         if self._sent is not None:  # The average is saved in the checkpoint, and merged after a restart.
-            sent, outcome = self._sent, self._sent.average()
+            sent = self._sent
+            outcome = Outcome.POSTPONED if sent.is_postponed else sent.average()
             if outcome is Outcome.AVERAGED:
                 merging = -1 if sent.fragment is None else sent.fragment
                 self._mark(since, sent.fragment, since_last)
             elif outcome is Outcome.REPLACED:
                 own, inner_steps = [each.clone() for each in self._outer.theta], 0
-                self._mark(since, None, (0, 0))
-            else:
-                inner_steps += sent.steps_before
+                since, since_last = [(0, 0)] * len(since), (0, 0)
+            elif outcome is Outcome.POSTPONED:
+                # The other groups have stopped at an earlier step, and take part after a restart.
+                postponed = (sent.fragment, list(sent.weights), list(sent.differences))
         state = {
             **self._outer.state(),
             **self._wire.state(),
-            "lineage": self._average.lineage if self._average is not None else "alone",
+            **({"average_errors": average.average_errors()} if isinstance(average, GroupAverage) else {}),
+            "lineage": average.lineage if average is not None else "alone",
             "own": own,
             "rest": self._rest.packed() if self._rest.bytes else None,
             "inner_steps": inner_steps,
-            "since_sent": since,
+            "since_sent": [*since, since_last],
+            "ranks": self._environment.group_size,
+            "bases": average.bases if isinstance(average, ServerAverage) else None,
             "merging": merging,
+            "postponed": postponed,
         }
+        self._write_part(self._part, step, state)
+
+    def _write_part(self, name: str, step: int, state: dict[str, Any]) -> None:
+        folder = Path(self._environment.checkpoints)
         try:
-            files.write_part(folder, self._part, step, state)
-            files.prune_parts(folder, self._part, files.part_steps(folder, self._part)[: files.KEPT + 1])
+            files.write_part(folder, name, step, state)
+            files.prune_parts(folder, name, files.part_steps(folder, name)[: files.KEPT + 1])
         except (OSError, RuntimeError) as error:
-            print(f"torchyard: θ and m of step {step} could not be saved in {folder}: {error}.", flush=True)
+            print(f"torchyard: the part {name} of step {step} could not be saved in {folder}: {error}.", flush=True)
 
     def _synchronize(self) -> None:
         """Averages with the other groups, takes the outer step, and loads the resulting outer parameters."""
-        self._send(in_background=False)
+        self._send(overlaps=False)
         self._merge()
 
-    def _send(self, *, in_background: bool) -> None:
-        """Starts to average the next fragment."""
+    def _send(self, *, overlaps: bool) -> None:
+        """Starts to average the next fragment, in a background thread if training continues meanwhile."""
         self._check()
         fragment = self._fragment
         at = (self.samples, self._steps)
-        before = self._sent_at[fragment or 0]
-        weight = torch.tensor([at[0] - before[0], at[1] - before[1]], dtype=torch.float64, device="cpu")
+        counts = [
+            [at[0] - samples, at[1] - steps]
+            for samples, steps in (self._sent_at if fragment is None else [self._sent_at[fragment]])
+        ]
         if not self._is_alone:
-            weight = weight.to(self._device)
-            dist.all_reduce(weight)
-        samples, steps = weight.tolist()
-        average: Callable[[], Outcome] = lambda: Outcome.KEPT  # noqa: E731  # Only the first rank averages.
+            sums = torch.tensor(counts, dtype=torch.int64, device=self._device)
+            dist.all_reduce(sums)
+            counts = sums.tolist()
         self._collect(fragment)
+        mixing = 0.0 if self._is_warming_up or self._finished else self._options.mixing
+        self._sent = Sent(fragment, self._inner_steps, lambda: Outcome.KEPT, overlaps=overlaps, mixing=mixing)
+        self._inner_steps, self._last_sent_at = 0, at
         if self._is_first:
-            # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
-            weight_of_group = samples or steps
-            if in_background:
-                self._background = BackgroundAverage(
-                    partial(self._average_aside, self._outer.snapshot(fragment), weight_of_group, fragment)
-                )
-                average = self._background.wait
+            if overlaps:
+                differences = self._outer.snapshot(fragment)
             else:
-                differences = self._outer.differences(fragment)
-                average = partial(self._average_first, differences, weight_of_group, fragment)
+                present = self._outer.differences(fragment)
+                differences = lambda: present  # noqa: E731  # It has the type of a snapshot.
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
-        self._sent = Sent(fragment, at, self._inner_steps, average)
-        self._inner_steps = 0
+            # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
+            self._offer(self._sent, differences, [float(samples or steps) for samples, steps in counts])
 
-    def _average_first(self, differences: list[torch.Tensor], weight: float, fragment: int | None) -> Outcome:
+    def _offer(self, sent: Sent, differences: Callable[[], list[torch.Tensor]], weights: list[float]) -> None:
+        """Sets what is sent, on the first rank, and begins the exchange if training continues meanwhile.
+
+        Args:
+            differences: Returns the differences of the step in which they are sent. It is called once, on any thread.
+        """
+        sent.weights = weights
+        if sent.overlaps:
+            sent.background = BackgroundAverage(partial(self._average_sent, sent, differences))
+            differences = lambda: list(sent.differences)  # noqa: E731  # For another attempt.
+        sent.exchange = partial(self._average_sent, sent, differences)
+
+    def _average_first(self, differences: list[torch.Tensor], weights: list[float], fragment: int | None) -> Outcome:
         """On the first rank, averages the differences and takes the outer step. The model is not changed."""
-        outer, options = self._outer, self._options
+        outer, options, average = self._outer, self._options, self._average
+        if isinstance(average, ServerAverage):  # The servers take the outer step.
+            return average.average(differences, weights, has_finished=self._finished, fragment=fragment)
         outcome = Outcome.AVERAGED
-        if self._average is not None:
-            outcome = self._average.average(differences, weight, has_finished=self._finished, fragment=fragment)
-            if isinstance(self._average, GroupAverage) and not self._average.weight:
+        if average is not None:
+            outcome = average.average(differences, weights[0], has_finished=self._finished, fragment=fragment)
+            if not average.weight:
                 differences = []  # No group has trained since the last average, so the outer parameters do not change.
         if outcome is Outcome.AVERAGED:
             is_plain = self._is_warming_up
@@ -504,31 +589,36 @@ class Diloco(Strategy):
             outer.step(differences, lr, momentum, fragment)
         return outcome
 
-    def _average_aside(
-        self, differences: Callable[[], list[torch.Tensor]], weight: float, fragment: int | None
-    ) -> Outcome:
-        """Does the same in a background thread with differences of the step in which they were sent.
+    def _average_sent(self, sent: Sent, differences: Callable[[], list[torch.Tensor]]) -> Outcome:
+        """Averages a fragment that was sent, and takes the outer step, on the first rank.
 
-        Copies θ to the GPU too, where _merge() uses it.
+        If training continues meanwhile, this also copies θ to the GPU, where _merge() uses it.
         """
-        outcome = self._average_first(differences(), weight, fragment)
-        if outcome is Outcome.AVERAGED:
-            self._outer.stage(fragment)
+        sent.differences = found = differences()
+        outcome = self._average_first(found, list(sent.weights), sent.fragment)
+        if outcome is Outcome.AVERAGED and sent.overlaps:
+            self._outer.stage(sent.fragment)
         return outcome
 
     def _merge(self) -> Outcome:
-        """Waits for the requested average, and merges the outer parameters into the model on all ranks of the group."""
+        """Waits for the requested average, and merges the outer parameters into the model on all ranks of the group.
+
+        If an overlapped exchange is postponed, it is attempted again at the next boundary, with the same differences.
+        """
         sent = self._sent
         assert sent is not None
         outcome = self._with_beats(sent.average) if self._is_first else self._await_beats()
-        self._sent = self._background = None
-        if outcome not in (Outcome.AVERAGED, Outcome.REPLACED) or self._options.mixing:
+        if outcome is Outcome.POSTPONED and sent.overlaps:
+            sent.background, sent.is_postponed = None, True
+            return outcome
+        self._sent = None
+        if outcome not in (Outcome.AVERAGED, Outcome.REPLACED) or sent.mixing:
             self._collect(sent.fragment)
         if outcome is Outcome.AVERAGED:
-            self._mark(self._sent_at, sent.fragment, sent.at)
+            self._mark(self._sent_at, sent.fragment, self._last_sent_at)
         elif outcome is not Outcome.REPLACED:
             self._inner_steps += sent.steps_before
-        self._adopt(outcome, sent.fragment)
+        self._adopt(outcome, sent.fragment, sent.mixing)
         return outcome
 
     @staticmethod
@@ -536,20 +626,19 @@ class Diloco(Strategy):
         for number in range(len(marks)) if fragment is None else (fragment,):
             marks[number] = at
 
-    def _adopt(self, outcome: Outcome, fragment: int | None = None) -> None:
+    def _adopt(self, outcome: Outcome, fragment: int | None = None, mixing: float = 0.0) -> None:
         """Applies the first rank's result on all ranks of the group."""
         if outcome is Outcome.REPLACED:
-            if isinstance(self._average, GroupAverage):
+            if self._average is not None:
                 self._wire.forget()
                 self._average.unpack_rest()
             if self._is_first:
                 self._outer.install()
             self._inner_steps = 0
-            self._sent_at = [(self.samples, self._steps)] * self._fragments
+            self._set_counts([(0, 0)] * (self._fragments + 1))
             fragment = None
         elif outcome is Outcome.AVERAGED and self._is_first:
-            is_plain = self._finished or self._outer.round <= self._options.warmup_steps
-            self._outer.install(fragment, 0.0 if is_plain else self._options.mixing)
+            self._outer.install(fragment, mixing)
         if not self._is_alone:
             self._broadcast_parameters(fragment)
         if outcome is Outcome.ENDED or (self._average is not None and self._average.has_ended):
@@ -590,15 +679,3 @@ def _inside_of(environment: Environment) -> AllReduce | SingleProcess:
         return SingleProcess()
     inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
     return ShardedAllReduce(inside) if environment.options.shard != "none" else AllReduce(inside)
-
-
-def _check_served(options: Options) -> None:
-    """Raises UsageProblem if a setting is not supported together with parameter servers."""
-    defaults = Options()
-    for setting in ("fragments", "overlap_steps", "mixing"):
-        if getattr(options, setting) != getattr(defaults, setting):
-            raise UsageProblem(
-                f"strategy.{setting} is {getattr(options, setting)}, which diloco does not support "
-                "with parameter servers.",
-                f"Remove strategy.{setting}, or the pools with role ps.",
-            )

@@ -15,7 +15,7 @@ from torchyard_roles.strategies.hogwild.shard_copy import View, empty_chunks
 
 ATTEMPT_S = 1.0
 SHORT_S = 0.3
-"""Timeout in seconds for connecting to a group that may be lost, if other groups remain to be contacted."""
+"""Timeout in seconds for connecting to a group that may be lost, if there are other groups that can be contacted."""
 
 
 class Calls:

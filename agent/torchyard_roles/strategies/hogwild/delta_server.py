@@ -37,7 +37,7 @@ SERVICE = "deltas"
 COARSE = (torch.float16, torch.bfloat16)
 """Dtypes whose deltas are summed in float32, because small deltas would be lost by rounding."""
 IN_TRANSIT = -1
-"""A placeholder for the host of a master copy that is being transferred."""
+"""Stands for the host of a shard while the shard's master is being transferred."""
 
 
 class Master:
@@ -72,7 +72,7 @@ class Master:
 
 
 class Holdings:
-    """The state that the threads of a group share: addresses of all groups, hosts of shards, and the group's masters.
+    """The state that a group's threads share: all groups' addresses, the hosts of shards, and the group's own masters.
 
     Args:
         peers: The addresses of the first ranks of all groups, in the order of groups.
@@ -167,7 +167,7 @@ class Holdings:
             return self._generations[group]
 
     def take(self, host: int, generation: int, arrive: Callable[[], None]) -> bool:
-        """Calls `arrive`, which applies a host's answer, unless the host has restarted since the request.
+        """Calls `arrive` to apply a host's answer, unless the host has restarted since the request.
 
         A restarted host restores its masters from other groups' views. Deltas that it confirmed later than these views
         are lost, so the caller must send them again.
@@ -315,7 +315,7 @@ class DeltaServer:
                     connection.send({"empty": True})
             elif operation == "ended":
                 # The answer is sent first, because the chief closes its connections once all groups have ended. A
-                # caller without an answer would repeat its request until its time limit.
+                # caller that got no answer would repeat its request until its time limit.
                 connection.send({})
                 self._holdings.end(group, generation)
             elif operation == "rest":

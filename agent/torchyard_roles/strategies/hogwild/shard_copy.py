@@ -20,7 +20,10 @@ import torch
 from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 
 GENERATION_BITS = 32
-"""Number of low bits of an exchange number below the group's generation. The numbers increase with each restart."""
+"""How many low bits of an exchange number follow the group's generation.
+
+The generation is in the high bits, so the numbers increase with each restart.
+"""
 
 
 class View(NamedTuple):
@@ -29,7 +32,7 @@ class View(NamedTuple):
     version: int
     applied: dict[int, int]
     values: list[torch.Tensor]
-    """The value, as one flat tensor per chunk."""
+    """The value of the master, as one flat tensor per chunk."""
 
 
 def empty_chunks(chunks: list[Chunk]) -> list[torch.Tensor]:
@@ -59,7 +62,7 @@ class ShardCopy:
         self._parameters = parameters
         self._seen, self._snapshot, self._wire = (empty_chunks(chunks) for _ in range(3))
 
-    # The following methods are called by the training thread.
+    # The training thread calls the following methods.
 
     def load(self, view: View) -> None:
         """Sets this copy and the model's parameters to a value of the master."""
@@ -70,7 +73,7 @@ class ShardCopy:
         scatter(self._chunks, self._parameters, self._seen)
 
     def look(self) -> tuple[bool, bool]:
-        """Returns whether a value has been received, and whether no exchange is in progress, read atomically.
+        """Returns whether a value has been received, and whether no exchange is in progress. Reads both atomically.
 
         If both were read separately, an answer could arrive in between unnoticed, and the next delta would revert it.
         """
@@ -112,12 +115,12 @@ class ShardCopy:
             self.changed.wait_for(lambda: not self.under_way or self.has_failed, timeout_s)
             return not self.under_way
 
-    # The following methods are called by the exchange thread.
+    # The exchange thread calls the following methods.
 
     def delta(self) -> list[torch.Tensor]:
         """Returns the change of the parameters from the last received value to the beginning of this exchange.
 
-        If the exchange is attempted again, it may be called again.
+        This method may be called again when the exchange is attempted again.
         """
         for wire, snapshot, seen in zip(self._wire, self._snapshot, self._seen):
             torch.sub(snapshot, seen, out=wire)
@@ -136,7 +139,7 @@ class ShardCopy:
             self.has_failed = True
             self.changed.notify_all()
 
-    # The following method is called by server threads.
+    # Server threads call the following method.
 
     def read(self, tensors: list[torch.Tensor]) -> tuple[int, dict[int, int]]:
         """Copies the last received value of the master into `tensors`, and returns its version and exchange numbers."""

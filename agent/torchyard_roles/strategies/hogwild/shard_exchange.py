@@ -1,4 +1,4 @@
-"""The exchanges of one shard, in a background thread. Training continues even if the shard's host is unreachable."""
+"""Exchanges one shard in a background thread. Training continues even if the shard's host is unreachable."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ShardExchange(threading.Thread):
             return
         connection = self._connection
         if self._copy.under_way and connection is not None:
-            connection.cut()  # cut() wakes the thread if it is waiting on the connection.
+            connection.cut()  # cut() wakes the thread if the thread is waiting for the connection.
         self.join(5)
         if self._connection is not None:
             with suppress(PeerLost):

@@ -45,7 +45,7 @@ BEAT_S = 5.0
 
 
 class Hogwild(Strategy):
-    """The strategy on a rank of one of several worker groups. If there is one group, another strategy is used."""
+    """The strategy on a rank of one of several worker groups. If there is only one group, another strategy is used."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None or environment.groups < 2:

@@ -33,7 +33,7 @@ from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE
 HOST_WAIT_S = 600.0
 """Longest time in seconds to wait for a lost group that is needed. Keepers wait equally long for the group's host."""
 RECOVER_S = 12.0
-"""Time in seconds for which a restarted group tries to reach the other groups. Running groups answer sooner."""
+"""How many seconds a restarted group tries to reach the other groups. Running groups answer sooner."""
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
 
@@ -192,7 +192,7 @@ class WorkerGroup:
     def boundary(self, updates: int = 1) -> list[int]:
         """Begins and applies exchanges, and returns the numbers of updated shards.
 
-        `updates` is the steps since the last call.
+        `updates` is the number of steps since the last call.
         """
         self.check()
         arrived = []
@@ -208,7 +208,10 @@ class WorkerGroup:
 
     @property
     def staleness(self) -> int:
-        """The largest number of other groups' deltas between the last two exchanges of a shard, over all shards."""
+        """The staleness of the last exchange, as the maximum over all shards.
+
+        The staleness of an exchange is the number of other groups' deltas since the previous exchange of the shard.
+        """
         return max(copy.staleness for copy in self.copies)
 
     def traffic(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The state of one chunk on a server: its parameters, its optimizer, and the gradients of open rounds."""
+"""The state of one chunk on a server: its parameters, its optimizer, and the gradients in unfinished rounds."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torchyard_roles.errors import NotFinite, UsageProblem
 from torchyard_roles.strategies.finite_gradients import all_finite
 
 Marks = dict[int, tuple[torch.Tensor, int]]
-"""The marks of gradients: (gradient, its version counter) by the number of the parameter."""
+"""Marks of gradients. Maps the number of a parameter to (gradient, version counter of the gradient)."""
 
 _MARK = "_accumulated_at"
 """Attribute of a gradient that holds its version counter after the last accumulation."""
@@ -45,7 +45,7 @@ class LocalGradientGuard:
         setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def installed(self) -> None:
-        """Accepts the current parameters, which have been received from the servers.
+        """Accepts the current parameters as unchanged. They have been received from the servers.
 
         If the script has several pairs, parameters may be received in the step of one pair after the gradients of
         another were computed.
@@ -54,7 +54,7 @@ class LocalGradientGuard:
             self._versions = {key: each._version for key, (_, each) in self._watched.items()}
 
     def allow(self) -> None:
-        """Accepts the current gradients, which clip_gradients() has changed."""
+        """Accepts the current gradients as unchanged. clip_gradients() has changed them."""
         for _, parameter in self._watched.values():
             if hasattr(parameter.grad, _MARK):
                 setattr(parameter.grad, _MARK, parameter.grad._version)
@@ -185,7 +185,7 @@ class Gradients:
         )
 
     def are_others(self, marks: Marks) -> bool:
-        """Returns whether every gradient of `marks` has been replaced by another."""
+        """Returns whether every gradient of `marks` has been replaced by another gradient."""
         return not any(number in marks and each is marks[number][0] for number, (each, _) in self.marks().items())
 
     def add(self, *, void: bool) -> None:

@@ -17,7 +17,9 @@ from torchyard_roles.strategies.parameter_server import messages, remote_optimiz
 
 KEPT = ("layout", "options", "optimizer", "chunk_bytes", "rows", "whole_rows")
 """The fields of the chief's description that a server keeps.
-`rows` are the sizes of the buffers and frozen parameters on this server, and `whole_rows` those of the model."""
+
+`rows` are the sizes of the buffers and frozen parameters on this server, and `whole_rows` those of the model.
+"""
 
 
 def row_sizes(description: dict[str, Any]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from torchyard_roles.errors import StoreLost, StoreTimeout, UsageProblem
 from torchyard_roles.strategies.parameter_check import are_alike, is_same
 
 LAST_CHECK_S = 30.0
-"""Longest time in seconds for which a group's first worker waits at the end for the other workers' checksums."""
+"""How many seconds a group's first worker waits at the end, at most, for the other workers' checksums."""
 
 
 class InstalledParameters:

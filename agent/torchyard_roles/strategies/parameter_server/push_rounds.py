@@ -1,10 +1,9 @@
 """The rounds of a server: which pushes belong to one round, which of them are used, and which are late.
 
 A *round* is one push of every member of a worker group, that is, one step of the group on one server. A server closes a
-round when enough members have sent their first chunk. The required number is that of all members without backup
-workers, or of the members that have not left if these are fewer. A later push counts as late: its gradients are
-dropped, and it is answered with the newest parameters. This module does not handle tensors.
-
+round when enough members have sent their first chunk. The required number is the number of members minus the number of
+backup workers, or the number of members that have not left if this is smaller. A later push counts as late: its
+gradients are dropped, and it is answered with the newest parameters. This module does not handle tensors.
     version      of a server: the number of accepted rounds of all groups
     base         the version from which the gradients of a push were computed
     staleness    version − base when the first chunk is complete; if it exceeds the limit, the round is dropped
@@ -95,7 +94,7 @@ class Group:
     closed: int = 0
     """The number of the last closed round."""
     late: dict[int, int] = field(default_factory=dict)
-    """For each rank, the last round for which it was late."""
+    """The last round for which each rank was late, by rank."""
     left: set[int] = field(default_factory=set)
     """The ranks that have left."""
     added: set[int] = field(default_factory=set)
@@ -182,7 +181,7 @@ class Ledger:
         return one
 
     def add(self, group: int, chunks: Iterable[int]) -> None:
-        """Adds chunks that all members of the group push, too, from their next round on."""
+        """Adds chunks that all members of the group will also push, from their next round on."""
         self._groups[group].added.update(chunks)
 
     def pushing(self, group: int) -> set[int]:
@@ -213,7 +212,10 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """Returns how many members close a round: all but the backup workers, or if fewer, all that have not left."""
+        """Returns how many members close a round.
+
+        These are all members but the backup workers or, if fewer, all that have not left.
+        """
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 
     def decide(self, group: int, one: Round) -> str:

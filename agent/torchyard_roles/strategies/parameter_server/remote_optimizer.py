@@ -20,12 +20,12 @@ IMPLEMENTATION_OPTIONS = frozenset({"foreach", "fused", "capturable", "different
 SHAPED = frozenset({"Adafactor", "Muon"})
 """Optimizers whose step depends on a parameter's shape. Shards and chunks must not divide their parameters."""
 FUSED = frozenset({"Adagrad", "Adam", "AdamW"})
-"""Optimizers that use torch's fused kernels, which process a chunk in one pass instead of one per operation."""
+"""Optimizers for which torch has fused kernels. They process a chunk in one pass instead of one pass per operation."""
 NOT_FUSED = frozenset({torch.float64})
 """Dtypes for which fused kernels are not precise enough to give the same result as a single process."""
 UNSERVED = {"LBFGS": "it evaluates the model several times in a step", "SparseAdam": "it takes sparse gradients only"}
 STATES = {"SGD": 1, "Rprop": 2, "Adagrad": 1, "Adadelta": 2, "Adafactor": 1, "Muon": 1, "ASGD": 1, "RMSprop": 3}
-"""Largest number of state tensors per parameter. Optimizers that are not listed have 3, as Adam with amsgrad does."""
+"""Largest number of state tensors per parameter, by optimizer. Optimizers that are not listed have at most 3."""
 
 Arguments = dict[str, Any]
 

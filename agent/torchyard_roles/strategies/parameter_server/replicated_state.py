@@ -1,4 +1,4 @@
-"""State that is replicated to all workers without optimizer steps: the buffers of each group, and frozen parameters.
+"""State that all workers receive without optimizer steps: the buffers of each group, and frozen parameters.
 
 A group's first worker sends its buffers before its push, and the other workers receive them with the parameters of that
 round. The first worker may already have sent the buffers of the next round. The other workers must not receive these
@@ -31,7 +31,8 @@ class ReplicatedState:
     """The replicated state on one server.
 
     Args:
-        sizes: The sizes in bytes of "buffers" and "constants", which are 0 on all servers except one.
+        sizes: The sizes in bytes of "buffers" and "constants", which are 0 on all servers except the one that holds
+            them.
     """
 
     def __init__(self, sizes: dict[str, int]) -> None:

@@ -7,9 +7,9 @@ bytes of gradients, N workers, S servers and links of B bytes/s, an exchange tak
 Sandblaster is downpour with one group that pushes and pulls in each step, where the exchange is part of the step. If
 there are several groups, the exchange overlaps with the next step, and the new parameters are installed at the end of
 that step (Dean et al. 2012, Large Scale Distributed Deep Networks). If N groups push in turn, a gradient is 2N−1
-versions old. Without overlap it would be N−1 versions old. During training, parameters are installed only in step() and
-clip_gradients(), and when a checkpoint is saved, because autograd rejects in-place changes between two backward passes.
-
+versions old. It would be N−1 versions old if exchanges did not overlap with steps. During training, parameters are
+installed only in step() and clip_gradients(), and when a checkpoint is saved, because autograd rejects in-place changes
+between two backward passes.
 Each pair of a model and an optimizer is exchanged separately, in the step() of its optimizer.
 """
 

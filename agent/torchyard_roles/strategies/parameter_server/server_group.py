@@ -14,8 +14,9 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 T = TypeVar("T")
 
 AWAY_S = 660.0
-"""Longest time in seconds for which the chief waits for a lost worker group. It exceeds a keeper's wait for a lost
-host.
+"""Longest time in seconds for which the chief waits for a lost worker group.
+
+It exceeds the time for which a keeper waits for a lost host.
 """
 SAY_WAITING_S = 5.0
 RETRY_S = 60.0

@@ -28,12 +28,12 @@ from torchyard_roles.strategies.parameter_server.push_rounds import LATE, NEWEST
 
 @dataclass
 class Exchange:
-    """One exchange with all servers. The threads of the links call its functions."""
+    """One exchange with all servers. The threads of the links call the functions in its fields."""
 
     gradient: Callable[[Chunk], Gradient] | None
-    """Returns the gradient of a chunk. None if the exchange does not push."""
+    """A function that returns the gradient of a chunk, or None if the exchange does not push."""
     target: Callable[[Chunk], torch.Tensor] | None
-    """Returns the 1-D CPU tensor for a chunk's new parameters. None if the exchange does not pull."""
+    """A function that returns the 1-D CPU tensor for a chunk's new parameters. None if the exchange does not pull."""
     arrived: Callable[[Chunk], None] = lambda chunk: None
     void: bool = False
     hold: bool = False
@@ -43,11 +43,11 @@ class Exchange:
     changed: Mapping[int, int] = field(default_factory=dict)
     """The checksums of the chunks that the script has changed since the last step, by number."""
     values: Callable[[Chunk], torch.Tensor] | None = None
-    """Returns the values of a changed chunk. None except on the worker that sends these values to the servers."""
+    """A function that returns the values of a changed chunk. None on workers that do not send them to the servers."""
 
 
 class Completion:
-    """The completion of an exchange on several links. The first error ends the wait."""
+    """The completion of an exchange on several links. The first error ends wait()."""
 
     def __init__(self, parts: int) -> None:
         self._condition = threading.Condition()
@@ -402,7 +402,7 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # A pull sets the round to that of the server. A push can only increase it.
+        # A pull sets the round to the server's round. A push can only increase it.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0

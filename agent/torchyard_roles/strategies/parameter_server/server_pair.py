@@ -14,15 +14,11 @@ from typing import Any
 
 import torch
 
+from torchyard_roles import host_memory
 from torchyard_roles.errors import PeerLost
 from torchyard_roles.exchange.parameter_layout import Chunk, Entry, Layout, added_chunks, words
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.strategies.parameter_server import (
-    memory_check,
-    model_description,
-    remote_optimizer,
-    server_checkpoint,
-)
+from torchyard_roles.strategies.parameter_server import model_description, remote_optimizer, server_checkpoint
 from torchyard_roles.strategies.parameter_server.chunk_state import Delivery
 from torchyard_roles.strategies.parameter_server.messages import Refusal
 from torchyard_roles.strategies.parameter_server.push_rounds import Rules
@@ -32,7 +28,10 @@ from torchyard_roles.strategies.parameter_server.shard import Shard
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 BEGIN_S = 660.0
-"""Longest time in seconds for which workers wait for the chief. It exceeds a keeper's wait for a lost host."""
+"""Longest time in seconds for which workers wait for the chief.
+
+It exceeds the time for which a keeper waits for a lost host.
+"""
 
 
 @dataclass
@@ -62,7 +61,7 @@ class ServerSettings:
     save_every_s: float = 0.0
     """Interval of the server's own saves in seconds; 0 disables them."""
     begin_s: float = BEGIN_S
-    available: Callable[[], int] = memory_check.available
+    available: Callable[[], int] = host_memory.available
     """A function that returns the free memory in bytes."""
 
 
@@ -102,8 +101,8 @@ class ServerPair:
         self._added: dict[int, Added] = {}
         self._reserved = 0
         self._is_open = False
-        self._restored = -1  # The generation of the chief's group in which the shard was restored, or -1.
-        self._begun = -1  # The newest generation of the chief's group that has begun, or -1.
+        self._restored = -1  # The chief's generation in which the shard was restored, or -1.
+        self._begun = -1  # The newest generation of the chief's group that has begun. -1 if none has begun.
         self._sessions: dict[tuple[int, int], Session] = {}
         # The groups that have no connections, with the times at which they lost the last one.
         self._away_since: dict[int, float] = {}
@@ -136,7 +135,7 @@ class ServerPair:
             session.cut()
 
     def save_for_itself(self) -> None:
-        """If the strategy is asynchronous, saves the state that this server needs for its own restart."""
+        """Saves the state that this server needs for its own restart, if the strategy is asynchronous."""
         if self._parts is not None and self._settings.save_every_s > 0 and self._is_open:
             try:
                 self.save(None)
@@ -224,7 +223,7 @@ class ServerPair:
                 rows = dict.fromkeys(rows, 0)  # The first server with chunks distributes the replicated state.
             workers = sum(one.size for one in {session.group: session for session in self._sessions.values()}.values())
             needed = model_description.needs(description, rows, chunks, workers, self.rules.groups)
-            sentence = memory_check.shortage(self.name, needed, self._available())
+            sentence = host_memory.shortage(self.name, needed, self._available())
             if sentence:
                 raise Refusal(sentence)
             self._make(layout, model_description.kept(description, rows), chunks, options)
@@ -274,7 +273,7 @@ class ServerPair:
             no_rows = dict.fromkeys(("buffers", "constants"), 0)
             chunks = [own[number][1] for number in new]
             needed = model_description.needs(self._description, no_rows, chunks, session.size, self.rules.groups)
-            sentence = memory_check.shortage(self.name, needed, self._available())
+            sentence = host_memory.shortage(self.name, needed, self._available())
             if sentence:
                 raise Refusal(sentence)
             assigned = []
@@ -379,8 +378,8 @@ class ServerPair:
         """After the last step of the chief's group, waits at most `within_s` until the other groups have left.
 
         Returns:
-            The groups that have not left (none if this server stops), those of them that are connected, and the time in
-            seconds for which none of them has been connected.
+            The groups that have not left (none if this server stops), the groups among them that are connected, and for
+            how many seconds none of them has been connected.
         """
 
         def waiting() -> list[int]:

@@ -178,7 +178,10 @@ class ParameterServer:
             return pair
 
     def _left_beside(self, number: int) -> int:
-        """Returns the free memory in bytes for a pair, without what other pairs will allocate in their first steps."""
+        """Returns the free memory in bytes for a pair.
+
+        The memory that other pairs will allocate in their first steps is subtracted.
+        """
         others = [pair for at, pair in list(self.pairs.items()) if at != number]
         return self.settings.available() - sum(pair.reserved for pair in others)
 
@@ -191,7 +194,7 @@ class ParameterServer:
 
 
 EXIT_RESERVE_S = 1.0
-"""Time in seconds of the grace period after SIGTERM that is reserved for a save and the exit."""
+"""How many seconds of the grace period after SIGTERM are reserved for a save and the exit."""
 
 
 def serve(environment: Environment) -> None:

@@ -20,7 +20,7 @@ from torchyard_roles.strategies.parameter_server.chunk_state import ChunkState, 
 from torchyard_roles.strategies.parameter_server.push_rounds import ACCEPTED, LATE, NEWEST, Ledger, Push, Rules
 
 POOLED = 64
-"""Largest number of unused buffers of one size that are kept."""
+"""Maximum number of unused buffers that are kept for each size."""
 LOW_PRECISION = (torch.float16, torch.bfloat16)
 """Dtypes that are summed in float32."""
 
@@ -45,7 +45,7 @@ class Shard:
         self.rules = rules
         self.ledger = Ledger(rules, len(chunks))
         self._clock = clock
-        # This lock protects ledger, options and pool. It is acquired after a chunk's lock.
+        # Protects ledger, options and pool. It is acquired after a chunk's lock.
         self._lock = threading.Lock()
         self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
         # The keys are members, as (group, rank).
@@ -101,7 +101,7 @@ class Shard:
             self._options[group, rank] = options
 
     def expect(self, group: int, chunks: Iterable[int]) -> None:
-        """Adds chunks that all members of a group push, too, from their next round on."""
+        """Adds chunks that all members of a group will also push, from their next round on."""
         with self._lock:
             self.ledger.add(group, chunks)
 
@@ -280,7 +280,7 @@ class Shard:
     def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
         """Takes the step with a held sum times `factor`, at the request of a member.
 
-        All members compute the same factor, so that of the first request is used. Each member receives the new
+        All members compute the same factor, so the factor of the first request is used. Each member receives the new
         parameters only after its own request.
         """
         state = self._chunks[chunk]

@@ -168,7 +168,7 @@ class ShardedDownpour(Strategy):
         return bool(self._pairs) and self._environment.group == 0 and differs
 
     def finish(self) -> bool:
-        """Performs the last exchanges. All ranks of the chief's group wait until all other groups have ended."""
+        """Performs the last exchanges. In the chief's group, all ranks wait until all other groups have ended."""
         if self._finished or not self._pairs:
             return False
         self._check()

@@ -28,7 +28,7 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 from torchyard_roles.strategies.parameter_server.trained_parameters import TrainedParameters
 
 MEET_S = 120.0
-"""Longest time in seconds to wait for all servers, which import torch before they listen."""
+"""How many seconds to wait for all servers, which import torch before they listen."""
 
 
 class WorkerPair:
@@ -37,7 +37,7 @@ class WorkerPair:
     Args:
         overlaps: Whether an exchange overlaps with the next step. The default is true if there are several asynchronous
             groups.
-        steps_between_pulls: Whether the worker's own optimizer steps in the steps without a pull.
+        steps_between_pulls: Whether the worker's own optimizer steps in those steps in which nothing is pulled.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class WorkerPair:
         self._servers = Servers(self._environment.name, self._links, self._staging, self._reenter)
         for number, link in enumerate(self._links):
             link.serves([chunk for chunk in chunks if chunk.shard == number])
-        # The first server with chunks distributes the replicated state.
+        # Of the servers that have chunks, the first one distributes the replicated state.
         self._row_link = next(link for link in self._links if link.chunks)
         self._row_link.rows = self._replicated.receivers
         on_all(self._links, self._enter)

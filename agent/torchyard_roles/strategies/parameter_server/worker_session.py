@@ -22,7 +22,7 @@ REST_S = 60.0
 
 
 class Server(Protocol):
-    """The methods of a server's pair that its sessions use."""
+    """The methods of a server's pair that a session calls."""
 
     name: str
     shard: Shard | None
@@ -133,7 +133,7 @@ class Session:
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
         if any(one.header.get("outcome") != LATE for one in deliveries):
-            # There is a delivery that does not answer a late push, so a chunk of the group's round is complete.
+            # If any delivery does not answer a late push, a chunk of the group's round is complete.
             self._server.rows.end_round(self.group)
         self._server.deliver(deliveries)
         if not before:

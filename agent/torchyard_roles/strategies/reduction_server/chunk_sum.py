@@ -13,7 +13,7 @@ WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 At = tuple[int, int, int]
 Deliver = Callable[[At, torch.Tensor, float], None]
-"""A function that is called with the chunk, its sum, and the seconds from this rank's part to the last rank's part."""
+"""A function that is called with the chunk, its sum, and the seconds between this rank's part and the last part."""
 
 
 class Part(NamedTuple):

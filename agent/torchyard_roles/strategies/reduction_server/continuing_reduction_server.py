@@ -1,4 +1,4 @@
-"""reduction_server that continues without lost workers (`strategy.on_worker_loss: continue`).
+"""The strategy `reduction_server` with `on_worker_loss: continue`: training continues without lost workers.
 
 Memberships, votes and the return of workers work as in all_reduce (`replaceable_group`). Only the sums of the gradients
 come from reducers. Each membership has new connections to the reducers, and its number and size are part of their
@@ -15,7 +15,7 @@ introduction:
 Therefore a reducer needs no messages from the keeper. The loss of a reducer is handled as in reduction_server: the
 clients wait for its replacement, and send the unfinished step again. In a mixed plan a worker that is lost was also a
 reducer. Therefore each membership chooses its plan again, and only its members are reducers. The ring is used only if
-it is the plan for all workers, because reducers end if it is.
+it is the plan for all workers, because reducers end if the plan is the ring.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class ReducedGroup(ReplaceableGroup):
         connecting, self._connecting = self._connecting, None
         staged, self._staged = self._staged, None
         if connecting is not None:
-            # The disconnection waits for the threads of the connections, and for a connection in progress.
+            # Disconnecting waits for the threads of the connections, and for a connection that is being made.
             disconnect = partial(_end, connecting, staged)
             threading.Thread(target=disconnect, name="torchyard-disconnect", daemon=True).start()
         super()._shut_down()
@@ -239,7 +239,10 @@ def _fail() -> NoReturn:
 
 
 class ContinuingReductionServer(ContinuingAllReduce):
-    """The strategy `reduction_server` with connections that are replaced after a loss, without torch.distributed."""
+    """The strategy `reduction_server`, which replaces its connections after a loss.
+
+    It does not initialize torch.distributed.
+    """
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)

@@ -1,4 +1,4 @@
-"""Averages of gradient buckets in three stages: within a host, between hosts through reducers, and within a host again.
+"""Averages gradient buckets in three stages: within a host, between hosts through reducers, and within a host again.
 
     every rank    reduce to the host's first rank (NCCL for GPUs, else gloo)
     first rank    copy to pinned memory, exchange, copy back
@@ -68,11 +68,11 @@ def first_of_host(counts: Sequence[int], rank: int) -> int:
 @dataclass
 class _Bucket:
     flat: torch.Tensor
-    number: tuple[int, int]  # (step, index of the bucket)
-    future: Any  # This is a torch.futures.Future.
+    number: tuple[int, int]  # The number of the step and the index of the bucket.
+    future: Any  # The type is torch.futures.Future.
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
-    reduced: Any = None  # The Work object of the reduction within the host.
+    reduced: Any = None  # The Work object that torch.distributed returned for the reduction within the host.
     gone_out: Any = None  # A torch.cuda.Event, recorded after the reduction in the outgoing stream.
 
 

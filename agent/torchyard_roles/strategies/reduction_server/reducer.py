@@ -1,4 +1,4 @@
-"""A reducer: receives each chunk from every rank and returns the sum when the last part has arrived.
+"""A reducer receives each chunk from every rank, and returns the sum when the last part has arrived.
 
 A reducer keeps no state after a step, so a lost reducer can be replaced at the same address: clients send the
 unfinished step again (`reducer_client`). Any process may contain a reducer.
@@ -41,12 +41,12 @@ from torchyard_roles.strategies.reduction_server.chunk_sum import At, ChunkSum, 
 MAX_CHUNK = 4 * 1024 * 1024
 """Largest size of a chunk in bytes. A larger chunk is refused before it is received."""
 REJOIN_S = 1.0
-"""Time in seconds within which a lost rank may reconnect before the other ranks are informed of the loss."""
+"""A lost rank may reconnect within this many seconds. After that, the other ranks are informed of the loss."""
 DTYPES = {dtype_name(each): each for each in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 DTYPES.update({dtype_name(each): each for each in (torch.complex64, torch.complex128)})
 ORDERS = ("rank", "arrival")
 EXIT_RESERVE_S = 1.0
-"""Time in seconds of the grace period after SIGTERM that is reserved for the exit."""
+"""How many seconds of the grace period after SIGTERM are reserved for the exit."""
 
 
 class Terms(NamedTuple):
@@ -168,7 +168,10 @@ class Reducer:
         return [each for each in self._threads if each.is_alive() and each is not threading.current_thread()]
 
     def finish(self, within_s: float) -> None:
-        """Closes once no rank is connected, since all ranks then have their last sums, or after `within_s` seconds."""
+        """Closes the reducer once no rank is connected, or after `within_s` seconds.
+
+        If no rank is connected, all ranks have received their last sums.
+        """
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if not self._connections:
@@ -364,7 +367,7 @@ class Reducer:
         selector.close()
 
     def _part(self, link: _Link, tell: Callable[[], None] | None) -> None:
-        """Ends a connection. `tell` first informs the other ranks."""
+        """Ends a connection. If `tell` is true, first informs the other ranks."""
         if tell is not None:
             tell()
         link.connection.flush(5)
@@ -416,7 +419,7 @@ class Reducer:
         """
         deadline = time.monotonic() + (REJOIN_S if error.name == link.connection.peer else 0.0)
         while True:
-            # The clock is read first. The condition is then checked once more after the deadline.
+            # The clock is read first, so the condition is checked once more after the deadline.
             is_late = time.monotonic() >= deadline
             if self._closed or current.links.get(link.rank) is not link or current is not self._round:
                 return

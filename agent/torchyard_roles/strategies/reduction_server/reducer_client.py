@@ -35,8 +35,10 @@ SMALL_BYTES = 32 * 1024
 """Largest size in bytes of a tensor that is not divided among reducers."""
 CONNECT_S = 60.0
 RECONNECT_S = 660.0
-"""Timeout in seconds for reconnecting to a reducer. It exceeds the time for which the keeper waits for a lost host,
-because the keeper decides whether to continue without a reducer.
+"""Timeout in seconds for reconnecting to a reducer.
+
+It exceeds the time for which the keeper waits for a lost host, because the keeper decides whether to continue without a
+reducer.
 """
 
 
@@ -144,7 +146,7 @@ class ReduceClient:
                     self._links.append(LocalLink(self, local[number]))
                 else:
                     self._links.append(RemoteLink(self, peer, key, connect_s))
-        except BaseException:  # BaseException includes KeyboardInterrupt and SystemExit.
+        except BaseException:  # Connections are also closed after KeyboardInterrupt and SystemExit.
             self.close()
             raise
 
@@ -221,7 +223,7 @@ class ReduceClient:
 
     @property
     def bytes_a_second(self) -> float:
-        """The rate of the newest step's exchange in bytes of gradients per second, or 0 if none of it is complete."""
+        """The rate of the newest step's exchange in bytes of gradients per second, or 0 if no part is complete."""
         with self._lock:
             return self._times["bytes"] / self._times["busy"] if self._times["busy"] else 0.0
 

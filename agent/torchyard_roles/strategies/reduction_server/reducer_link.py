@@ -40,7 +40,7 @@ class Chunk:
     start: int
     end: int
     kept: torch.Tensor | None = None
-    """A copy of the contribution, which is made before sending because the sum overwrites the contribution."""
+    """A copy of the contribution. It is made before sending, because the sum overwrites the contribution."""
     done: bool = False
 
     @property
@@ -110,7 +110,7 @@ class RemoteLink:
         self._credit = client.window
         self._parked = False  # True while the connection is being replaced, when sending is paused.
         self._ended = False
-        self._why: RolesError | None = None  # The error of the sending thread.
+        self._why: RolesError | None = None  # The error that has ended the sending thread.
         self.connection = self._connect(connect_s)
         self._threads = [
             threading.Thread(target=work, name=f"{what} {peer.name}", daemon=True)

@@ -7,8 +7,8 @@ of M/B, an exchange takes:
     reducers        max(1, N/k)                      each worker sends and receives M; a reducer N·M/k
     mixed, k < N    2N(N−1)/D, D = N²+kN−2k          every worker also sums a share, (N−k)M/D; a reducer 2(N−1)M/D
 
-The mixed plan is never slower than the other two, and is the same as the plan with reducers if k ≥ N. Of equally fast
-plans, the simplest is chosen. Two workers therefore use the ring.
+The mixed plan is never slower than the other two plans. If k ≥ N, it is the same as the plan with reducers. Of equally
+fast plans, the simplest is chosen. Two workers therefore use the ring.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The strategy `reduction_server`: synchronous training in which reducers, or reducers and workers, sum the gradients.
+"""The strategy `reduction_server`: synchronous training in which reducers sum the gradients.
 
-The strategy differs from all_reduce only in the exchange of buckets, whose size is `bucket_mb`. If the ring of workers
-is equally fast, as it always is with two workers, the ring is used.
+In some plans, the workers also sum a part of the gradients. The strategy differs from all_reduce only in the exchange
+of buckets, whose size is `bucket_mb`. If the ring of workers is equally fast, as it always is with two workers, the
+ring is used.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torchyard_roles.strategies.all_reduce import AllReduce, hardware
 from torchyard_roles.strategies.gloo_group import naming_lost_ranks
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import Average
+from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.reduction_server import reduction_plan
 from torchyard_roles.strategies.reduction_server.hierarchical_reduction import (
     HierarchicalReduction,
@@ -60,6 +62,7 @@ class ReductionServer(AllReduce):
             bucket_bytes=self._environment.options.bucket_mb * 1024 * 1024,
             hardware=hardware(device),
             after_round=self._after_round,
+            noise=GradientNoise(self._world_size),
         )
 
     def _through_reducers(self) -> Average:

@@ -1,1 +1,1 @@
-"""Training of models that do not fit on one GPU: parameters, gradients and optimizer state are sharded over ranks."""
+"""Trains models that do not fit on one GPU: parameters, gradients and optimizer state are sharded over ranks."""

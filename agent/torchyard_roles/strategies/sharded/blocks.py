@@ -9,7 +9,7 @@ import torch
 from torchyard_roles.errors import UsageProblem
 
 CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict)
-"""Module classes that have no forward pass. Their parameters cannot be gathered before it."""
+"""Module classes that have no forward pass, so their parameters cannot be gathered before a forward pass."""
 
 
 def blocks_of(model: torch.nn.Module, classes: Sequence[str] = ()) -> list[torch.nn.Module]:

@@ -1,4 +1,4 @@
-"""Sharding of models and of the optimizers that refer to their parameters (FSDP2, `fully_shard`).
+"""Shards models and the optimizers that refer to their parameters (FSDP2, `fully_shard`).
 
 `fully_shard` replaces each parameter with a DTensor. In the optimizers, which the script has created from the original
 parameters, the new parameters take the places of the old ones.
@@ -19,8 +19,8 @@ from torchyard_roles.errors import UsageProblem
 class ParameterPlaces:
     """The places of the models' parameters in an optimizer.
 
-    While the parameters are being replaced, the optimizer refers to none of them. Therefore each is freed as soon as it
-    is sharded.
+    While the parameters are being replaced, the optimizer refers to none of them. Therefore each parameter is freed as
+    soon as it is sharded.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> None:
@@ -94,7 +94,7 @@ def spread_buffers(models: Sequence[torch.nn.Module], device: torch.device) -> N
 
 
 def reshard(models: Sequence[torch.nn.Module]) -> None:
-    """Frees gathered parameters that a forward pass without a backward pass has left. They would become outdated."""
+    """Frees gathered parameters that remain from a forward pass without a backward pass. They would become outdated."""
     for model in models:
         for module in model.modules():
             free: Any = getattr(module, "reshard", None)

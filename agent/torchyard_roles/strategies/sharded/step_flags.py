@@ -1,4 +1,4 @@
-"""Decisions that must be the same on all ranks, which are exchanged by one small all-reduce in each step.
+"""Decisions that must be the same on all ranks. They are exchanged by one small all-reduce in each step.
 
 A rank contributes one flag for each question, and receives whether all ranks have set the flag. The flags for saves and
 buffers are read after the next step, when the GPU has computed them. Therefore no step waits for the GPU.

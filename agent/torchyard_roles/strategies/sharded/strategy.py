@@ -1,4 +1,4 @@
-"""All-reduce with sharded models (`strategy.shard`): FSDP2, on the ranks of each host or on all ranks."""
+"""All-reduce with models that FSDP2 shards over the ranks of each host, or over all ranks (`strategy.shard`)."""
 
 from __future__ import annotations
 
@@ -263,9 +263,10 @@ def hosts_of(environment: Environment) -> list[list[int]]:
 
 
 def mesh_of(device: torch.device, hosts: Sequence[Sequence[int]]) -> Any:
-    """Returns the mesh of the ranks.
+    """Returns the mesh of the ranks, over which models are sharded.
 
-    With `hosts` it is sharded within each host and replicated; else sharded over all.
+    If there are several `hosts`, models are sharded within each host and replicated between hosts. Otherwise they are
+    sharded over all ranks.
     """
     from torch.distributed.device_mesh import DeviceMesh
 

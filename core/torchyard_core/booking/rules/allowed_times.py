@@ -1,4 +1,4 @@
-"""Application of the horizon, the open times and the quota to a search.
+"""Applies the horizon, the open times and the quota to a search.
 
 Times at which GPUs are closed to the person count as busy, and no match begins at a time at which its booking would
 exceed the quota.
@@ -22,7 +22,7 @@ from torchyard_core.booking.zone_weeks import by_week, day_of
 LONGEST_SEARCH = timedelta(days=366)
 """Maximum range of a search from the current time if no rule limits it."""
 JUST_NOW = timedelta(seconds=10)
-"""How far in the past the earliest start may lie, since a request takes a moment. An older one is replaced by now."""
+"""A search may begin this long ago, because the user's request takes a moment. An earlier start is replaced by now."""
 SECOND = timedelta(seconds=1)
 EXACT_S = 1e-3
 """Tolerance of a quota in seconds, since GPU-hours are floating-point numbers."""
@@ -42,7 +42,10 @@ class Allowance:
 
 
 def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
-    """Returns the wish, limited to the time from now (minus JUST_NOW) to the rules' horizon, and with a latest end."""
+    """Returns the search request, limited to the time that the rules allow.
+
+    It begins at most JUST_NOW ago, and ends at the rules' horizon at the latest.
+    """
     earliest = now if wish.earliest < now - JUST_NOW else wish.earliest
     ahead = LONGEST_SEARCH if rules.furthest_days is None else timedelta(days=rules.furthest_days)
     latest = min(wish.latest or earliest + HORIZON, now + ahead)
@@ -59,7 +62,7 @@ def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: 
         binding = tuple(binding_windows(slot, rules, person))
         if not binding:
             continue
-        if binding not in closed:  # The intervals are computed once for all slots with the same windows.
+        if binding not in closed:  # Slots with the same windows share one computation.
             closed[binding] = outside(within, binding)
         both[slot.id] = [*busy.get(slot.id, ()), *closed[binding]]
     return both

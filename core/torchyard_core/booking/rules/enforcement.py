@@ -1,4 +1,4 @@
-"""The rule of enforcement: the response of agents to processes on GPUs that another person has booked."""
+"""The enforcement rule: how agents respond to processes on GPUs that another person has booked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule of idle release: a running booking is released when its GPUs have been unused for some time.
+"""The idle release rule: a running booking is released when its GPUs have been unused for some time.
 
 Agents record no evidence of idleness for GPUs that a live run holds.
 """
@@ -45,17 +45,16 @@ class Idle:
 def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleReleaseSettings, now: datetime) -> Idle:
     """Returns the action that is due for a booking.
 
-    It is FINE if the booking is not running or there is no evidence.
+    The action is FINE if the booking is not running or there is no evidence.
     """
     if rules.idle_release_min is None or not booking.is_running(now):
         return Idle(Verdict.FINE)
     of_it = (one for one in evidence if one.booking_id == booking.id)
-    # If two reporters disagree about the same second, the GPU counts as used.
+    # If two reporters disagree about the same second, the GPU counts as in use.
     newest = max(of_it, key=lambda one: (one.seen_at, one.idle_since), default=None)
     if newest is None:
         return Idle(Verdict.FINE)
-    # A change of an active booking counts as use, because a new run appears in the booking before it appears in the
-    # evidence.
+    # Any change of an active booking counts as use, because it may be a new run that the evidence does not show yet.
     shown = booking.changed if booking.state is State.ACTIVE else booking.start
     since = max(newest.idle_since, booking.start, shown)
     frees_at = since + timedelta(minutes=rules.idle_release_min)

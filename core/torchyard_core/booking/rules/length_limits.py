@@ -1,4 +1,4 @@
-"""The rule of length and horizon: the shortest and longest booking, and the latest end of a booking."""
+"""The rule of length and horizon: how short and how long a booking may be, and how far ahead it may end."""
 
 from __future__ import annotations
 

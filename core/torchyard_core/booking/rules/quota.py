@@ -30,11 +30,14 @@ class QuotaSettings(SharedSettings):
     """Settings of quotas. A quota of None means no limit. Weeks (from Monday) and days refer to the team's `zone`."""
 
     quota_gpu_hours: float | None = None
-    """GPU-hours of a person per week."""
+    """How many GPU-hours a person may book per week."""
     quotas: Mapping[str, float] = field(default_factory=dict)
     """Quotas of individual persons."""
     same_day_is_free: bool = True
-    """Whether the current day's part of a new or changed booking needs no quota, so that idle GPUs can be used."""
+    """Whether the part of a new or changed booking that is on the current day counts towards no quota.
+
+    This lets users book GPUs that would otherwise be idle.
+    """
 
     def quota_of(self, person: str) -> float | None:
         return self.quotas.get(person, self.quota_gpu_hours)

@@ -1,4 +1,4 @@
-"""Checks of new and changed bookings, as pure functions shared by the store and the window."""
+"""Checks new and changed bookings. The checks are pure functions that the store and the window share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_core.next_steps import CheckHosts
 from torchyard_core.problems import did_you_mean
 
 GRACE = timedelta(minutes=2)
-"""A booking may begin up to this long ago, so that the user has time to complete a dialog whose start is *now*."""
+"""How long ago a new booking may begin. The user needs time to complete a dialog whose start is *now*."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Circumstances:
     hours: Mapping[datetime, float]
     """GPU-hours of the owner's other bookings in each week. Keys are the starts of weeks."""
     clashing: tuple[Clashing, ...] = ()
-    """Other live bookings of the wanted GPUs in the wanted time."""
+    """Other live bookings of the requested GPUs that overlap the requested period."""
 
 
 def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = None) -> Refused | None:

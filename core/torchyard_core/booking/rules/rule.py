@@ -20,7 +20,7 @@ from torchyard_core.problems import did_you_mean
 
 
 class SharedSettings:
-    """Settings that several rules read. Each of them is a field in the settings of one rule."""
+    """Settings that several rules read. Each setting is a field in the settings of one rule."""
 
     zone: str
     shortest_min: float
@@ -42,17 +42,17 @@ class Request:
 
 @dataclass(frozen=True)
 class FormField:
-    """A setting in the rules form, as text."""
+    """A setting that the rules form shows as text."""
 
     setting: str
     title: str
     write: Callable[[Any], str]
     read: Callable[[str], Any]
-    """Parses the text. Raises UsageError if it is invalid."""
+    """A function that parses the text. It raises UsageError if the text is invalid."""
     example: str = ""
     is_multiline: bool = False
     is_flag: bool = False
-    """Whether the setting is shown as a check box. For false, the text of the setting is empty."""
+    """Whether the setting is shown as a check box. The text is empty for an unchecked box."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Rule:
     codes: tuple[str, ...] = ()
     """Codes of the rule's refusals. The same rule in PostgreSQL raises errors with these codes as constraint names."""
     validate: Callable[[Any], object] = lambda settings: None
-    """Raises UsageError or Refused for invalid values."""
+    """A function that raises UsageError or Refused for invalid values."""
     parsers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     """Functions that read settings with structured values from JSON."""
 

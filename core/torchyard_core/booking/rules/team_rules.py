@@ -38,7 +38,7 @@ class Rules(
 ):
     """The settings of all rules, which admins can change.
 
-    Fields are ordered by base class, from the last to the first.
+    Python orders the fields by base class, from the last base class to the first.
     """
 
     def check(self, request: Request) -> Refused | None:
@@ -92,8 +92,8 @@ def read_form(texts: Mapping[str, str], current: Rules) -> Rules:
 def form_problems(texts: Mapping[str, str], current: Rules) -> dict[str, UsageError]:
     """Returns the problems of invalid form fields, in the order of the form. Keys are the names of settings.
 
-    If settings contradict each other, such as a window and its group, only one of them is reported: the first for which
-    the value in `current` would solve the problem.
+    If settings contradict each other, such as a window and its group, only one of them is reported: the first one whose
+    value in `current` would remove the contradiction.
     """
     wrong: dict[str, UsageError] = {}
     settings: dict[str, Any] = {}

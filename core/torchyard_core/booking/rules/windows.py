@@ -26,8 +26,8 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 class Window:
     """Times at which a group may book GPUs.
 
-    A GPU is open to a person whenever one of the windows of this GPU and person is open. If there is no such window,
-    the GPU is always open to the person.
+    If any windows apply to a GPU and a person, the person may book the GPU while one of them is open. If no window
+    applies, the person may always book it.
     """
 
     gpus: tuple[str, ...] = (EVERYBODY,)

@@ -15,7 +15,7 @@ from torchyard_core.formatting import counted, span
 
 @dataclass(frozen=True)
 class Clashing:
-    """A conflicting booking, and the wanted GPUs that it holds."""
+    """A conflicting booking, and which of the requested GPUs it holds."""
 
     booking: Booking
     gpus: tuple[str, ...]
@@ -73,7 +73,7 @@ class Conflict:
 
 
 class Clash(Refused):
-    """Raised when other bookings hold wanted GPUs at the wanted time. `conflict` has the details."""
+    """Raised when other bookings hold requested GPUs at the requested time. `conflict` has the details."""
 
     def __init__(self, conflict: Conflict, message: str, hint: str = ""):
         super().__init__(message, code="conflict", hint=hint)

@@ -1,4 +1,4 @@
-"""The current state of slots: booked, in use, or free, which means neither."""
+"""The current state of each slot: booked, in use, or free (neither booked nor in use)."""
 
 from __future__ import annotations
 

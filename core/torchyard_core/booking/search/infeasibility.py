@@ -1,4 +1,4 @@
-"""Reasons why a wish can never be fulfilled. The waitlist refuses such a wish."""
+"""Reasons why a search request can never be fulfilled. The waitlist refuses such a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_core.next_steps import CheckHosts, ShowRules
 
 
 def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance) -> Refused | None:
-    """Returns the refusal of a wish that can never be booked, or None if only other bookings prevent it."""
+    """Returns the refusal of a request that can never be booked, or None if it can be booked once GPUs are free."""
     fitting = [slot for slot in slots if wish.takes(slot)]
     if refused := _too_few(wish, fitting) or _no_time(wish, rules, allowance):
         return refused
@@ -46,7 +46,7 @@ def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:
 
 
 def _no_time(wish: Wish, rules: Rules, allowance: Allowance) -> Refused | None:
-    """Refuses a wish whose length does not fit between its earliest start and its latest end."""
+    """Refuses a request whose length does not fit between its earliest start and its latest end."""
     allowed = within_rules(wish, rules, allowance.now)
     latest = allowed.latest or allowed.earliest
     if latest - allowed.earliest >= wish.length:

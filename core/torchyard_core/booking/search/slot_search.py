@@ -1,7 +1,7 @@
 """Search for free slots: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
 
-Only gaps between bookings that are long enough are considered. A sweep over these gaps in the order of their starts
-keeps the set of GPUs that are free at the same time, and finds a match when there are enough of them.
+The search considers only gaps between bookings that are long enough. It visits these gaps in the order of their starts,
+and keeps the set of GPUs that are free at the same time. It has found a match when this set has enough GPUs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import USUAL_LENGTH, Slot
 
 HORIZON = timedelta(days=90)
-"""Range of a search if the wish has no latest end."""
+"""How far ahead a search looks if the request has no latest end."""
 FIRST_LOOK = timedelta(days=7)
 Busy = Mapping[str, Sequence[Interval]]
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The requirements of a search. Empty `gpus` and `hosts` mean any; `latest` is the latest end.
+    """A search request. Empty `gpus` and `hosts` mean any; `latest` is the latest end.
 
     If `gpus` names slots, the other requirements on slots are ignored, except `one_host`.
     """
@@ -45,13 +45,13 @@ class Wish:
             return slot.id in self.gpus
         if slot.is_cpu or (self.hosts and slot.host not in self.hosts):
             return False
-        # GPUs of "40 GB" have 40960 MB or slightly less, and users enter the nominal size.
+        # GPUs that are sold as "40 GB" have 40960 MB or slightly less, and users enter the nominal size.
         return self.model.lower() in slot.model.lower() and slot.memory_mb >= self.min_memory_gb * 1000 * 0.95
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A search result: free GPUs and a time that meet a wish. `host` is empty if the GPUs are on several hosts."""
+    """A search result: free GPUs and a time that meet a request. `host` is empty if the GPUs are on several hosts."""
 
     gpus: tuple[str, ...]
     start: datetime
@@ -60,7 +60,7 @@ class Fit:
 
 
 def used_until(now: datetime) -> datetime:
-    """Returns the time until which a GPU in use without a booking is treated as taken.
+    """Returns the time until which a GPU that is in use without a booking counts as taken.
 
     The time is USUAL_LENGTH after the current minute, rounded up to a quarter of an hour.
     """
@@ -71,9 +71,10 @@ def used_until(now: datetime) -> datetime:
 def find_slots(
     wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5, closed: Sequence[Interval] = ()
 ) -> tuple[Fit, ...]:
-    """Returns the earliest matches, ordered by start, then by the free time that remains after them, least first.
+    """Returns the earliest matches, ordered by start. Among equal starts, tight gaps come first.
 
-    Matches on the same host do not overlap in time, so the list offers distinct choices.
+    A tight gap is one in which little free time would remain after the match. Matches on the same host do not overlap
+    in time, so the list offers distinct choices.
 
     Args:
         wish: The requirements.
@@ -103,7 +104,7 @@ def find_with(
     limit: int = 5,
     closed: Sequence[Interval] = (),
 ) -> tuple[Fit, ...]:
-    """Returns the same matches as `find_slots`, but loads busy times only as needed."""
+    """Returns the same matches as `find_slots`, but loads the busy times of slots only as they are needed."""
     last = wish.latest or wish.earliest + HORIZON
     ahead = max(FIRST_LOOK, wish.length * 2)
     while True:
@@ -127,7 +128,7 @@ class _Opening:
 def _fits(
     wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int, closed: Sequence[Interval]
 ) -> list[tuple[Fit, timedelta]]:
-    """Returns the matches in one pool of GPUs, each with the sum of the free times that remain after it on its GPUs."""
+    """Returns the matches in one pool of GPUs, each with the total free time that remains on its GPUs after it."""
     openings = sorted(
         (opening for slot in pool for opening in _openings(slot, busy.get(slot.id, ()), wish, latest)),
         key=lambda opening: (opening.start, opening.slot.sort_key()),
@@ -140,8 +141,8 @@ def _fits(
         heappush(ending, (opening.end, number, opening))
         open_now[opening.slot.id] = opening
         following = openings[number + 1].start if number + 1 < len(openings) else None
-        # The number of free GPUs cannot grow before the next opening begins, so matches until then directly follow each
-        # other.
+        # Until the next opening begins, the number of free GPUs cannot grow. Matches are therefore tried one directly
+        # after the other up to that time.
         begin = _first_open(max(opening.start, not_before), closed)
         while following is None or begin < following:
             while ending and ending[0][0] < begin + wish.length:

@@ -98,8 +98,9 @@ def open_store(
     Args:
         url: The URL of the database.
         person: The user of a private file. In a team's database the role is the user.
-        clock: The clock of this computer, which gives the time for a private file.
-        own_time: Whether `clock` also gives the time for a team's database, instead of the database's clock.
+        clock: The clock of this computer. It determines the current time for a private file.
+        own_time: Whether `clock` also determines the current time for a team's database, instead of the database's
+            clock.
         password: The password of the role. By default, libpq's own mechanisms and the keyring are used.
 
     Raises:
@@ -114,7 +115,7 @@ def open_store(
             return BookingStore(engine, person, True, clock)
         is_admin = _team(engine)
         return BookingStore(engine, str(address.username), is_admin, clock, own_time=own_time)
-    except BaseException:  # BaseException includes KeyboardInterrupt, after which the connection must also be closed.
+    except BaseException:  # BaseException includes KeyboardInterrupt. The connection must be closed then, too.
         engine.dispose()
         raise
 

@@ -27,7 +27,7 @@ EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
 EVERYTHING = "all"
 READ_BY_QUERIES_S = 0.05
-"""Time in seconds that a running query has for reading notifications, before the watch reads them itself."""
+"""How many seconds a running query has for reading notifications before the watch reads them itself."""
 _log = logging.getLogger(__name__)
 
 
@@ -90,7 +90,7 @@ class Watch:
         socket = None
         try:
             while not self._closed.is_set():
-                with self._engine.connect():  # The connection pool's pre-ping reads pending notifications.
+                with self._engine.connect():  # The pool's test of the connection reads pending notifications.
                     pass
                 while self._new_sockets:
                     if socket is not None:

@@ -28,10 +28,10 @@ from torchyard_core.formatting import wall_clock
 from torchyard_core.next_steps import joined
 
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
-"""Length of a series without an end if no rule limits the horizon."""
+"""Length of a series that has no end, if no rule limits the horizon."""
 
 _USERS_FIELDS = ("title", "purpose", "gpus", "start", "end", "stop_at_end", "is_live")
-"""Attributes of a booking that users set. A launch on the booking changes others."""
+"""Attributes of a booking that users set. A launch that uses the booking changes other attributes."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ class SeriesBooked:
 
 @dataclass(frozen=True)
 class ImportVerdict:
-    """Whether an imported draft can be booked: `new` (it can), `there` (already imported), `clash` or `refused`."""
+    """The result of checking an imported draft.
+
+    It is `new` (the draft can be booked), `there` (it was already imported), `clash` or `refused`.
+    """
 
     draft: Draft
     verdict: str
@@ -87,8 +90,8 @@ class BookingCommands:
     def book_series(self, draft: Draft, rule: str, *, free_ones: bool = False) -> SeriesBooked:
         """Books all occurrences of an RRULE, or none.
 
-        A rule with neither COUNT nor UNTIL is booked up to the horizon of the team's rules (without one, for
-        SERIES_WITHOUT_LIMIT), and at least up to the start of the draft.
+        A rule with neither COUNT nor UNTIL is booked up to the horizon of the team's rules, or for SERIES_WITHOUT_LIMIT
+        if there is no horizon. The start of the draft is always included.
 
         Args:
             draft: The booking whose start and length the rule repeats.
@@ -96,7 +99,7 @@ class BookingCommands:
             free_ones: Whether to book only the occurrences that can be booked, and to list the others in the result.
 
         Raises:
-            Refused: The draft or the rule is invalid, or, without `free_ones`, an occurrence cannot be booked.
+            Refused: The draft or the rule is invalid, or an occurrence cannot be booked and `free_ones` is false.
             PermissionDenied: A member books for another user.
         """
         draft = normalized(draft)
@@ -128,7 +131,7 @@ class BookingCommands:
 
         Each occurrence that can be booked counts towards the quota of the later ones.
 
-        Without `free_ones`, raises the first refusal.
+        If `free_ones` is false, raises the first refusal.
         """
         free: list[Draft] = []
         missed: list[SkippedOccurrence] = []
@@ -158,7 +161,7 @@ class BookingCommands:
     ) -> Booking:
         """Changes the given fields of a booking. The start and the GPUs of a running booking cannot be changed.
 
-        If `expected` is given, raises Refused unless the booking still has its times, GPUs, texts and setting.
+        If `expected` is given, raises Refused if the times, GPUs, texts or settings of the booking differ from it.
         """
 
         def attempt(connection: Connection) -> Booking:
@@ -183,7 +186,7 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
     ) -> tuple[Booking, ...]:
-        """Changes this and the later bookings of a series, or all of its future bookings with `everything`.
+        """Changes this and the later bookings of a series. With `everything`, changes all of its future bookings.
 
         Either all of these bookings are changed, or none. `start` and `end` refer to this booking. If one of them is
         given, the other bookings are moved by the same amount of local time, and get the same length.
@@ -215,8 +218,8 @@ class BookingCommands:
             gpus_of_all = {gpu for one in which for gpu in one.gpus} | set(chosen_gpus or ())
             now, rules = self._writer.begin(connection, this.owner, gpus_of_all)
             changed: list[Booking] = []
-            # If the bookings move to a later time, the last one is changed first, so that no booking is moved to the
-            # time of another one that has not been moved yet.
+            # If the bookings move to a later time, the last one is moved first. Otherwise a booking would be moved to
+            # the time of the next one, which has not been moved yet.
             for one in sorted(which, key=lambda one: one.start, reverse=moved > timedelta()):
                 wanted = wanted_of(one)
                 try:
@@ -262,9 +265,9 @@ class BookingCommands:
         return self._transactions.run(attempt)
 
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
-        """Returns the refusal of a new booking, or of the change of `except_booking`; None if it is allowed.
+        """Returns the refusal of a new booking, or of the change of `except_booking`.
 
-        Writes nothing.
+        Returns None if it would not be refused. Writes nothing.
         """
         draft = normalized(draft)
         with self._session.transaction() as connection:
@@ -286,7 +289,7 @@ class BookingCommands:
         table = tables.bookings
         for draft in map(normalized, drafts):
             if draft.uid:
-                # The UID of a booking that was not imported is the UID that `export_ics` derives from its ID.
+                # A booking that was not imported has the UID that `export_ics` derives from its ID.
                 known = or_(table.c.uid == draft.uid, table.c.id == draft.uid.removesuffix("@torchyard"))
                 same = and_(known, table.c.starts == draft.start, table.c.owner == self._writer.owner_of(draft))
                 with self._session.transaction() as connection:

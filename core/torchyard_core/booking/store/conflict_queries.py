@@ -16,7 +16,7 @@ from torchyard_core.booking.store.session import StoreSession
 
 @dataclass
 class ConflictQueries:
-    """Finds other bookings of the wanted GPUs, and the nearest free alternatives."""
+    """Finds other bookings of the requested GPUs, and the nearest free alternatives."""
 
     _session: StoreSession
     _queries: BookingQueries
@@ -39,9 +39,10 @@ class ConflictQueries:
         return replace(conflict, nearest=nearest).as_error(self._queries.load_slots(connection), self._session.person)
 
     def nearest(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> tuple[Fit, ...]:
-        """Returns up to two next free times of the same GPUs, and up to two sets of GPUs at the wanted time, by start.
+        """Returns up to two next free times of the same GPUs, and up to two sets of GPUs free at the requested time.
 
-        The GPUs of these sets have at least the same memory, and the same model if all wanted GPUs have one model.
+        The results are ordered by start. The GPUs of the sets have at least the memory of the requested GPUs. If all
+        requested GPUs have the same model, so have they.
         """
         slots = {slot.id: slot for slot in self._queries.load_slots(connection)}
         chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]

@@ -36,16 +36,19 @@ _KEYRING_SERVICE = "torchyard-bookings"
 _WRITES = "torchyard_writes"
 _ACTS = "torchyard_acts"
 _FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
-"""Parts of the error messages of a server that has no free connections. libpq's connection errors have no SQLSTATE."""
+"""Parts of the error messages of a server that has no free connections.
+
+The messages are compared because libpq's connection errors have no SQLSTATE.
+"""
 _RULES = RULE_CODES | {"unknown_gpu", "no_fit", "isolation"}
-"""Codes of refusals that database functions raise as constraint names."""
+"""Codes of refusals by the rules. Database functions raise them as constraint names."""
 
 
 class PoolHooks:
     """Callbacks that are called when a connection is taken from the engine's pool.
 
-    They can be changed while other threads take connections. SQLAlchemy's own listeners cannot: adding one fails with
-    "deque mutated during iteration" on another thread.
+    They can be changed while other threads take connections. SQLAlchemy's own listeners cannot be changed then: if one
+    thread adds a listener, another thread fails with "deque mutated during iteration".
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -68,7 +71,7 @@ class PoolHooks:
 
     def _returned(self, connection: Any, record: Any) -> None:
         if self.closes_returned:
-            record.invalidate()  # connection.close() cannot be used: the pool would hand out the closed connection.
+            record.invalidate()  # After connection.close(), the pool would hand out the closed connection.
 
 
 _HOOKS: weakref.WeakKeyDictionary[Engine, PoolHooks] = weakref.WeakKeyDictionary()
@@ -126,7 +129,7 @@ KEEPALIVE_SETTINGS = {
 }
 """libpq's settings for detecting a broken connection (in seconds, in seconds, a count, in milliseconds).
 
-With the kernel's defaults, this would take minutes, during which the calendar's lock would be held.
+With the kernel's defaults, detection would take minutes, during which the calendar's lock would be held.
 """
 
 
@@ -166,12 +169,12 @@ def _postgresql(url: URL, password: str) -> Engine:
 
 
 def keep_connection(engine: Engine, keeps: bool) -> None:
-    """Sets whether the connection stays open between transactions. It does by default."""
+    """Sets whether the connection stays open between transactions. By default, it stays open."""
     hooks = hooks_of(engine)
     was_kept, hooks.closes_returned = not hooks.closes_returned, not keeps
     if was_kept and not keeps and isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
         with suppress(TorchyardError), transaction(engine):
-            pass  # The pool closes the connection when the connection is returned to it.
+            pass  # The pool closes the connection at the end of this transaction.
 
 
 def close_engine(engine: Engine) -> None:
@@ -181,7 +184,10 @@ def close_engine(engine: Engine) -> None:
 
 
 def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
-    """Connects by libpq's mechanisms (PGPASSWORD, ~/.pgpass, certificate), otherwise with the keyring's password."""
+    """Connects with libpq's own mechanisms (PGPASSWORD, ~/.pgpass, a certificate).
+
+    If they are not sufficient, uses the password in the keyring.
+    """
     import psycopg
 
     try:
@@ -297,9 +303,10 @@ def _rule(error: BaseException | None) -> str:
 
 
 def _missing(message: str, url: URL) -> BadUrl | None:
-    """Returns the error for a database or role that does not exist, recognized by libpq's message; otherwise None.
+    """Returns the error for a database or role that does not exist, or None for other errors.
 
-    Unlike the error of an unavailable server, this error cannot be corrected by repeating the call.
+    libpq's message identifies such an error. Unlike the error of an unavailable server, it persists when the call is
+    repeated.
     """
     if f'database "{url.database}" does not exist' in message:
         return BadUrl(

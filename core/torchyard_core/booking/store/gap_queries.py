@@ -1,7 +1,7 @@
 """Queries for long gaps between the bookings of each GPU.
 
-The gaps are found in the database, which returns one row for each busy period between such gaps instead of one row for
-each booking.
+The database finds the gaps. It returns one row for each busy period between two long gaps, instead of one row for each
+booking.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from torchyard_core.next_steps import ListBookings
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_FIELDS = ("id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end")
 _SNAPSHOT_FRESH_S = 3600
-"""Age in seconds up to which agents enforce a snapshot."""
+"""Agents enforce a snapshot of the calendar until it has reached this age in seconds."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class BookingQueries:
         return found[0]
 
     def history(self, booking_id: str) -> tuple[Change, ...]:
-        """Returns the changes to a booking, oldest first. Changes made by versions without an audit log are missing."""
+        """Returns the changes to a booking, oldest first. Versions that kept no audit log recorded no changes."""
         with self._session.transaction() as connection:
             return self.load_history(connection, booking_id)
 
@@ -163,7 +163,10 @@ class BookingQueries:
             return self.load_bookings(connection, select(table).where(table.c.id.in_(ids)))
 
     def series(self, series_id: str) -> tuple[Series, tuple[Booking, ...]]:
-        """Returns a series and its bookings. Raises Refused for an unknown ID, StoreUnreadable for an invalid row."""
+        """Returns a series and its bookings.
+
+        Raises Refused for an unknown ID, and StoreUnreadable for an invalid row.
+        """
         table = tables.series
         with self._session.transaction() as connection:
             row = connection.execute(select(table).where(table.c.id == series_id)).first()
@@ -216,18 +219,19 @@ class BookingQueries:
         return dict(busy)
 
     def find(self, wish: Wish, limit: int = 5, zone: str = "", in_use: Collection[str] = ()) -> tuple[Fit, ...]:
-        """Returns the earliest matches for the wish that the rules allow the user to book.
+        """Returns the earliest matches for a search request that the rules allow the user to book.
 
         The result is empty if bookings prevent all matches.
 
         Args:
-            wish: The requirements.
+            wish: The search request.
             limit: The maximum number of matches.
             zone: The time zone for times in a refusal. Defaults to the rules' zone.
-            in_use: The GPUs in use now without a booking. They are treated as taken for the usual length of a run.
+            in_use: The GPUs that are now in use without a booking. They count as taken for the usual length of a
+                booking.
 
         Raises:
-            Refused: The rules forbid the length of the wish, or the wish can never be fulfilled.
+            Refused: The rules forbid the requested length, or the request can never be fulfilled.
         """
         with self._session.transaction() as connection:
             self.check_length(connection, wish)
@@ -278,7 +282,7 @@ class BookingQueries:
         zone: str,
         except_booking: str | None = None,
     ) -> Allowance:
-        """Returns the values for a quota check, with the person's GPU-hours in the weeks that the wish may concern."""
+        """Returns the values for a quota check, with the person's GPU-hours in the weeks of the search."""
         now = self._session.now(connection)
         allowed = within_rules(wish, rules, now)
         around = Interval(allowed.earliest, allowed.latest or allowed.earliest)
@@ -291,7 +295,7 @@ class BookingQueries:
 
         Keys are the starts of weeks.
 
-        Returns an empty dictionary if the owner has no quota, and for an empty interval or one of more than 400 days.
+        Returns an empty dictionary if the owner has no quota, or if the interval is empty or longer than 400 days.
         """
         if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
             return {}
@@ -329,8 +333,8 @@ class BookingQueries:
     def snapshot_revision(self, now: datetime) -> str:
         """Returns a hash that changes with every change of a booking, a rule or a login in `snapshot()`.
 
-        Read the revision before the snapshot, so that the snapshot is at least as new. The revision changes each hour,
-        so that the end of the period in an agent's copy is updated.
+        Read the revision before the snapshot; the snapshot is then at least as new. The revision also changes each
+        hour, because the period that the snapshot covers moves on.
         """
         with self._session.transaction() as connection:
             last, rules = position(connection), self.load_rules(connection)

@@ -25,7 +25,7 @@ def system_clock() -> datetime:
 
 
 class StoreSession:
-    """The engine, the user and the clock that the parts of a store share."""
+    """The engine, the user and the clock that the classes of a store share."""
 
     def __init__(self, engine: Engine, person: str, is_admin: bool, clock: Clock, *, own_time: bool):
         self.engine = engine
@@ -53,7 +53,10 @@ class StoreSession:
         return transaction(self.engine, writes=writes)
 
     def now(self, connection: Connection) -> datetime:
-        """Returns the time by the clock of the team's database. For a file or with `own_time`, uses `clock` instead."""
+        """Returns the time by the clock of the team's database.
+
+        For a file, and with `own_time`, returns the time of `clock` instead.
+        """
         if self._own_time:
             return whole_seconds(self.clock())
         found: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()

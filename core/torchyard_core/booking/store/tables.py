@@ -15,9 +15,9 @@ HEAD = max(KNOWN)
 
 
 class Junk:
-    """The type of the placeholder for an invalid time, since SQLite stores any value in any column.
+    """The type of the placeholder for an invalid time. SQLite stores any value in any column.
 
-    Readers skip the row and report it.
+    Readers skip a row with this placeholder and report it.
     """
 
 
@@ -36,7 +36,10 @@ def moment_of(seconds: Any) -> datetime | Junk:
 
 
 class Moment(TypeDecorator[datetime]):
-    """The column type of an aware datetime in UTC: timestamptz, or whole seconds since 1970 in SQLite."""
+    """The column type of an aware datetime in UTC.
+
+    PostgreSQL stores timestamptz, and SQLite stores whole seconds since 1970.
+    """
 
     impl = BigInteger
     cache_ok = True

@@ -144,7 +144,8 @@ def _schema(connection: Connection, address: URL) -> None:
     connection.exec_driver_sql("GRANT USAGE ON SCHEMA torchyard TO torchyard_member, torchyard_admin")
     is_owner = "SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()"
     if connection.execute(text(is_owner)).scalar():
-        # Temporary tables, which the calendar does not need, could hide its tables of the same name.
+        # Members could create temporary tables that hide the calendar's tables of the same name. The calendar needs
+        # none.
         connection.exec_driver_sql(f'REVOKE TEMPORARY ON DATABASE "{address.database}" FROM PUBLIC')
 
 

@@ -71,7 +71,7 @@ class UsageRecords:
                 upsert(connection, tables.uses, [rows[key] for key in sorted(rows)], ("ends", "host", "run_id"))
 
     def record_idle(self, evidence: Iterable[IdleEvidence]) -> None:
-        """Records that booked GPUs were idle without a live run on them.
+        """Records that booked GPUs were idle and that no live run held them.
 
         Members can report only on their own bookings; evidence about other bookings is ignored. Evidence of a reporter
         is never replaced by older evidence of the same reporter.
@@ -115,7 +115,8 @@ class UsageRecords:
         found = verdict(booking, self._load_idle_evidence(connection), self._queries.load_rules(connection), now)
         if found.verdict not in _FREES:
             return None
-        # The booking ends now, not when its release was due, since its GPUs could not be booked until now.
+        # The booking ends now rather than at the time when its release was due, because its GPUs could not be booked
+        # before.
         return self._writer.update(connection, booking, state=_FREES[found.verdict], let_go_at=now, changed=now)
 
     def soon_idle(self) -> tuple[tuple[Booking, datetime], ...]:

@@ -57,7 +57,7 @@ class Waitlist:
         return tuple(found)
 
     def wait(self, wish: Wish, title: str, zone: str = "UTC") -> Waiting:
-        """Adds an entry at the end of the waitlist. Raises Refused for a wish that can never be fulfilled."""
+        """Adds an entry at the end of the waitlist. Raises Refused for a request that can never be fulfilled."""
         if wish.count < 1 or wish.length < timedelta(minutes=1):
             raise Refused("the wish names no GPU, or no time", code="bad_wish", hint="Say how many, and for how long.")
         with self._session.transaction(writes=True) as connection:
@@ -80,7 +80,10 @@ class Waitlist:
                 raise Refused(f"you are not waiting as `{waiting_id}`", code="no_such_booking")
 
     def serve(self, connection: Connection) -> tuple[Booking, ...]:
-        """Books free GPUs for the entries in order, in the caller's transaction, which may have released the GPUs."""
+        """Books free GPUs for the entries in order.
+
+        This happens in the caller's transaction, which may just have released the GPUs.
+        """
         if not self.load_waiting(connection):
             return ()
         self._session.lock(connection, "waitlist")

@@ -1,4 +1,7 @@
-"""Write transactions of a store, which are repeated after a collision, and process the waitlist if they free GPUs."""
+"""Write transactions of a store.
+
+They are repeated after a collision. If they free GPUs, they also process the waitlist.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ class WriteTransactions:
 
         Args:
             attempt: The function that writes.
-            except_booking: The booking to change, which does not count towards the quota of the alternatives.
+            except_booking: The booking to change. It does not count towards the quota when alternatives are searched
+                for.
             frees: Whether the transaction may release GPUs, in which case the waitlist is processed.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The user's calendar, with its last known state while the database is unavailable."""
+"""The user's calendar. While the database is unavailable, its last known state is shown."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from torchyard_core.booking.sync.local_copy import LocalCopy
 
 SPARE = timedelta(days=2)
-"""A loaded period is reused for a shorter period if it is longer by at most this."""
+"""Loaded bookings are reused for a shorter period if the loaded period is longer by at most this."""
 RETRY_S = 3.0
-"""Pause in seconds between attempts to reach an unavailable database, so that not every redraw waits for a timeout."""
+"""Seconds between attempts to reach an unavailable database. Otherwise each redraw would wait for a timeout."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Loaded:
     slots: tuple[Slot, ...] = ()
     as_of: datetime | None = None
     last: tuple[Position, Changes] | None = None
-    """The last applied changes, and the position before them."""
+    """The changes that were applied last, and the position in the change log before them."""
 
     def part(self, since: datetime, until: datetime) -> tuple[Booking, ...]:
         """Returns the bookings that overlap a shorter period."""
@@ -118,7 +118,7 @@ class Calendar:
     def has_begun(self) -> bool:
         """Whether the calendar is a team's database, or a private file that exists.
 
-        Without a private file, there are no bookings, and views do not import SQLAlchemy.
+        If there is no private file, there are no bookings, and views need not import SQLAlchemy.
         """
         return not self.is_private or Path(self._url.partition(":///")[2]).exists()
 
@@ -203,10 +203,10 @@ class Calendar:
         return replace(view, bookings=tuple(one for one in view.bookings if owner in (None, one.owner)))
 
     def keep(self, *, all_of_it: bool = False) -> None:
-        """Extends the local copy by one step, or completely with `all_of_it`.
+        """Extends the local copy of the calendar by one step. With `all_of_it`, completes the copy.
 
-        Without `all_of_it`, has no effect if `store` has not been called since the copy was last updated. Errors are
-        ignored.
+        If `all_of_it` is false, has no effect if `store` has not been called since the copy was last updated. Errors
+        are ignored.
         """
         if self._is_kept and not all_of_it:
             return
@@ -222,7 +222,7 @@ class Calendar:
             self._is_copying = False
 
     def rest(self) -> None:
-        """Closes the connection to a team's database, now and after each later call.
+        """Closes the connection to a team's database now, and again after each later call.
 
         This applies until `BookingStore.keep_connection(True)` is called.
         """
@@ -276,10 +276,10 @@ def _load(read: _Loaded | None, store: BookingStore, asked: Interval) -> _Loaded
     """Returns the loaded bookings with later changes applied, or reads all bookings of the period again."""
     if read is not None and read.serves(asked) and (changes := store.changes(read.position)) is not None:
         return read.with_changes(changes)
-    # The position is read before the bookings, so that no change between the two reads is missed.
+    # The position is read before the bookings. Otherwise a change between the two reads would be missed.
     position = store.position()
-    # The period is extended to whole hours. A period that moves with the current time is then read completely only once
-    # an hour.
+    # The period is extended to whole hours. Otherwise a period that moves with the current time would be read
+    # completely at every call.
     hour = timedelta(hours=1)
     time = Interval(_whole_hour(asked.start), _whole_hour(asked.end) + hour)
     return _Loaded(time, position, store.bookings(time.start, time.end))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KEPT_BEFORE = timedelta(days=14)
 KEPT_AFTER = timedelta(days=60)
 AT_A_TIME, MANY = 200, 5000
-"""Approximate number of bookings that one call reads: for one step of extending the copy, and for completing it."""
+"""Approximate number of bookings that one call reads: AT_A_TIME to extend the copy by one step, MANY to complete it."""
 _FIRST_STEP, _SPARSE = timedelta(hours=6), 100
 _VERSION = 1
 _BUSY_S = 1.0
@@ -114,7 +114,8 @@ class LocalCopy:
             just_read: Changes that the caller has already read, with their position.
 
         Returns:
-            False if the copy is incomplete, or another process has written to it, so that a further call is useful.
+            False if the copy is incomplete, or another process has written to it, in which case a further call is
+                useful.
         """
         state = self._with(self._state)
         hour = now.replace(minute=0, second=0, microsecond=0)

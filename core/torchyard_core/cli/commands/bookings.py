@@ -55,7 +55,7 @@ ID = Annotated[
 ]
 Since = Annotated[str, typer.Option("--from", help="From when on.")]
 AROUND = timedelta(days=400)
-"""Time before and after now in which `show` searches for a booking while the database is unavailable."""
+"""How far before and after now `show` searches for a booking while the database is unavailable."""
 
 
 @app.command("list")

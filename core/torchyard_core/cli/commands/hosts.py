@@ -19,8 +19,9 @@ from torchyard_core.errors import AgentMissing, HostError, UsageError
 from torchyard_core.fleet.host_audit import HostAudit, audit_of, by_time
 from torchyard_core.fleet.host_check import HostCheck, check_host, gpu_summary
 from torchyard_core.fleet.host_facts_cache import forget_facts, load_facts
+from torchyard_core.fleet.host_fields import Transport
 from torchyard_core.fleet.host_key_trust import record_key, show_key
-from torchyard_core.fleet.inventory import Host, Transport, add_host, remove_host
+from torchyard_core.fleet.inventory import Host, add_host, remove_host
 from torchyard_core.formatting import since
 from torchyard_core.problems import no_lines
 from torchyard_core.yaml_io.model_validation import validate
@@ -73,6 +74,9 @@ def list_hosts(context: typer.Context, as_json: Json = False) -> None:
         table(("NAME", "ADDRESS", "CPUS", "MEMORY", "GPUS", "TORCH", "LABELS", "CHECKED"), rows)
     else:
         say("The fleet has no hosts.")
+    if not as_json:
+        for cluster in inventory.clusters:
+            say(f"Cluster {cluster.name}: Slurm, `torchyard hosts check {cluster.name}` shows its nodes.")
     if inventory.document is None:
         remark(f"There is no fleet file yet ({inventory.path}): `torchyard hosts add NAME --address …` makes it.")
 
@@ -160,14 +164,20 @@ def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False,
 def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
     """Log in to hosts, install the agent if it is missing or too old, and print the facts of each host.
 
+    For a cluster, print Slurm's version, its nodes by shape and state, its limits, and what may disturb runs.
+
     Exit code 0: all hosts are ready. 1: a host is degraded. 3: a host could not be reached or used.
 
     Example: torchyard hosts check gpu-a gpu-b
     """
+    from torchyard_core.cli.views.cluster_details import print_cluster
+    from torchyard_core.engines.registry import check_cluster
+
     chosen = command_context(context)
     inventory = chosen.inventory()
-    hosts = inventory.named(names or [])
-    with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
+    hosts, clusters = inventory.split(names or [])
+    wanted = [*(host.name for host in hosts), *(cluster.name for cluster in clusters)]
+    with chosen.fleet(hosts) as fleet, host_progress(wanted) as progress:
 
         def look(name: str) -> HostCheck:
             looking = partial(progress.doing, name, "reading its hardware and software")
@@ -177,13 +187,20 @@ def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = No
             progress.arrived(name, found.state)
 
         checks = fleet.each([host.name for host in hosts], look, arrived)
+        on_clusters = [check_cluster(fleet, cluster.name) for cluster in clusters]
+        for checked in on_clusters:
+            progress.arrived(checked.name, checked.state)
         sync_calendar(chosen, fleet)
     in_order = [found for found in checks.values() if isinstance(found, HostCheck)]
     if as_json:
-        print_json([found.to_json() for found in in_order])
+        print_json([*(found.to_json() for found in in_order), *(found.to_json() for found in on_clusters)])
     else:
-        _print_checks(in_order)
-    if code := max((found.exit_code for found in in_order), default=0):
+        if in_order or not on_clusters:
+            _print_checks(in_order)
+        for checked in on_clusters:
+            print_cluster(checked)
+    codes = [*(found.exit_code for found in in_order), *(found.exit_code for found in on_clusters)]
+    if code := max(codes, default=0):
         raise typer.Exit(code)
 
 

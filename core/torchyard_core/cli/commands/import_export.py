@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchyard_core.cli.context import command_context
 from torchyard_core.cli.file_arguments import FILE, SET, text_of, topology_of
 from torchyard_core.cli.output import Json, print_document, print_json, remark
 from torchyard_core.errors import UsageError
 
 if TYPE_CHECKING:
     from torchyard_core.interop.remarks import Remark
+    from torchyard_core.topology.file import TopologyFile
 
 BOTH_WAYS = "cloudml, vertex, cluster-spec, tf-config, tensorflow, singa"
 FORMAT = typer.Argument(metavar="FORMAT", help=f"{BOTH_WAYS}; accelerate, deepspeed.", show_default=False)
@@ -49,6 +51,7 @@ def import_(
 
 
 def export(
+    context: typer.Context,
     format_: Annotated[str, TARGET],
     file: Annotated[Path, FILE],
     output: Annotated[Path | None, OUTPUT] = None,
@@ -67,6 +70,10 @@ def export(
     replica: Annotated[
         str | None,
         typer.Option(metavar="REPLICA", help="Whose CLUSTER_SPEC, TF_CONFIG or sparse ClusterSpec; else the chief's."),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="CLUSTER", help="slurm: the script that `run --on CLUSTER` submits."),
     ] = None,
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Json = False,
@@ -90,6 +97,9 @@ def export(
         if as_json:
             print_json({"format": format_, "text": None, "problems": [problem.to_json() for problem in problems]})
         raise typer.Exit(1)
+    if on is not None:
+        _print_submitted(context, format_, source, on, output, as_json=as_json)
+        return
     exported = write_foreign(format_, source.topology, ExportOptions(form, image, replica))
     if as_json:
         remarks = [one.to_json() for one in exported.remarks]
@@ -97,6 +107,24 @@ def export(
         _write(output, exported.text)
         return
     _print(exported.text, output, exported.remarks, source.source)
+
+
+def _print_submitted(
+    context: typer.Context, format_: str, source: TopologyFile, cluster: str, output: Path | None, *, as_json: bool
+) -> None:
+    """Prints the script that a launch on the cluster submits. Logs in to the cluster to plan."""
+    from torchyard_core.engines.registry import submitted_script
+
+    if format_ != "slurm":
+        raise UsageError("--on is for the format slurm alone.", code="usage")
+    chosen = command_context(context)
+    with chosen.fleet(()) as fleet:
+        text = submitted_script(source, cluster, fleet)
+    if as_json:
+        print_json({"format": format_, "text": text, "remarks": []})
+        _write(output, text)
+        return
+    _print(text, output, (), source.source)
 
 
 def _print(document: str, output: Path | None, remarks: Sequence[Remark], source: str) -> None:

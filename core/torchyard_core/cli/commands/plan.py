@@ -28,16 +28,20 @@ def plan(
 ) -> None:
     """Print the rank, host, GPUs and command of each replica. Starts nothing and contacts no host.
 
-    Uses the facts found by `hosts check`. Exit code 1: the topology could not start; the problems are on stderr.
+    Uses the facts found by `hosts check`. The nodes of a cluster are known only at a launch: its name stands for them.
+
+    Exit code 1: the topology could not start; the problems are on stderr.
 
     Example: torchyard plan examples/digits/three-hosts.yaml --show worker-0
     """
+    from torchyard_core.fleet.cluster import clusters_as_hosts
     from torchyard_core.launch.plan_preview import plan_as_json
     from torchyard_core.launch.rank_assignment import plan as make_plan
 
     chosen = command_context(context)
     source = topology_of(file).with_overrides(set_ or [])
-    known = chosen.known(chosen.inventory())
+    inventory = chosen.inventory()
+    known = (*chosen.known(inventory), *clusters_as_hosts(inventory.clusters, source.topology))
     problems = source.check(known)
     if source.topology is None:
         planned = None

@@ -31,7 +31,7 @@ Event = dict[str, Any]
 
 
 MAX_NAME = 100
-"""Longest name of a run in characters, as in a topology file."""
+"""Maximum length of a run's name in characters, the same as in a topology file."""
 
 
 def run(
@@ -50,6 +50,9 @@ def run(
         str | None,
         typer.Option(metavar="TIME", help="Start automatically at this time: +2h, tomorrow 9, 2026-11-23 09:00."),
     ] = None,
+    on: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="Run on this cluster of the fleet file, as a job.")
+    ] = None,
     booking: Annotated[
         str | None, typer.Option(metavar="ID", help="Use this booking of yours; if it has not begun, start with it.")
     ] = None,
@@ -63,11 +66,13 @@ def run(
 
     GPUs that other users have booked are not used. A run with GPUs on several hosts needs a booking.
 
-    Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
+    Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached, or
+    a cluster can never satisfy the run's request.
 
     Example: torchyard run examples/digits/three-hosts.yaml --set pools.workers.replicas=4
     """
     from torchyard_core.app.launch_run import LaunchRun
+    from torchyard_core.engines.registry import on_place
 
     chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts:
@@ -75,6 +80,8 @@ def run(
         inventory = chosen.inventory()
         wanted = booking_options(chosen, book, at, booking)
         with chosen.fleet(inventory.hosts) as fleet:
+            if on is not None:
+                source = on_place(source, on, fleet)
             view = view_for(as_json=as_json)
             launch = LaunchRun(
                 chosen.desktop(fleet),
@@ -82,7 +89,7 @@ def run(
                 callbacks_for(chosen, view, as_json=as_json),
                 name=checked_name(name) if name is not None else "",
                 booking=wanted,
-                arguments=_again(file, name, set_ or [], detach=detach),
+                arguments=_again(file, name, set_ or [], on, detach=detach),
             )
             launch.prepare()
             remarks = [problem.printed(source.source) for problem in launch.problems]
@@ -94,7 +101,7 @@ def run(
             launch_and_follow(launch, chosen, fleet, view, interrupts, remarks, detach=detach, as_json=as_json)
 
 
-def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> list[str]:
+def _again(file: Path, name: str | None, settings_: Sequence[str], on: str | None, *, detach: bool) -> list[str]:
     """Returns this command's arguments, as used in proposed commands.
 
     Options that a proposed command sets itself are omitted: --book, --at, --booking, -y and --json.
@@ -102,6 +109,7 @@ def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bo
     given = ["--name", name] if name is not None else []
     for setting in settings_:
         given += ["--set", setting]
+    given += ["--on", on] if on is not None else []
     return [str(file), *given, *["-d"] * detach]
 
 
@@ -172,7 +180,7 @@ def launch_and_follow(
             discard_output()
             message = "the reader of this output has closed the pipe, so the launch was undone."
             raise RunFailed(message, code="unread", hint="Add --detach to start it and leave.") from None
-        sync_calendar(chosen, fleet)  # The agents need the run's booking in case no desktop is connected later.
+        sync_calendar(chosen, fleet)  # The agents get the booking now, since no desktop may connect later.
         if started.reserved.start_at is not None and not as_json:
             when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())
             remark(f"It starts at {when} by itself; this computer need not be on then.")
@@ -183,9 +191,9 @@ def launch_and_follow(
             return
         try:
             ended = follow(started, fleet, view, interrupts, as_json=as_json)
-        except OSError as error:  # The error concerns the command's own output, since host errors are HostErrors.
+        except OSError as error:  # Errors of hosts are HostErrors, so an OSError concerns the command's own output.
             discard_output()
-            gone = isinstance(error, BrokenPipeError)  # The reader closed the pipe, as `| head` does.
+            gone = isinstance(error, BrokenPipeError)  # The program that reads the pipe has closed it, as `head` does.
             what = "The reader of this output has gone" if gone else f"This output cannot be written: {error.strerror}"
             remark(
                 f"{what}. Run {started.run_id} continues: `torchyard runs show {started.run_id}` shows its state, "
@@ -227,7 +235,7 @@ def follow(started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interru
     """Shows the run until its end. Returns its last event, or None if the user left the run running."""
     from torchyard_core.cli.views.replica_logs import ChiefLog
 
-    chief = started.plan.worlds[0].master if started.plan.worlds else started.plan.replicas[0].name
+    chief = started.shown_replica
     log = ChiefLog(started.run_id, chief, started.primary, fleet.link, lambda line: view.print_log(chief, line))
     with log:
         ended = follow_events(started, fleet, view, interrupts, log, as_json=as_json)

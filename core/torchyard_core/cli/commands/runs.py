@@ -56,11 +56,18 @@ ID = typer.Argument(
     metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
 )
 STOP_WITHIN_S = 300.0
-"""Maximum time in seconds to wait for the end of a run that is being stopped. It is longer than any usual grace."""
+"""Maximum time in seconds to wait for the end of a run that is being stopped.
+
+It is longer than the time that replicas are usually given to stop.
+"""
 
 
 @app.command("list")
-def list_all(context: typer.Context, as_json: Json = False) -> None:
+def list_all(
+    context: typer.Context,
+    trials: Annotated[bool, typer.Option("--trials", help="Also list the trials of sweeps.")] = False,
+    as_json: Json = False,
+) -> None:
     """List the runs that are known to the hosts and to this desktop, newest first.
 
     Exit code 3: a host could not be reached; its runs are listed with their last known state.
@@ -69,9 +76,10 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
     """
     chosen = command_context(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
-        links, errors = reach(fleet, fleet.hosts)
+        links, errors = reach(fleet, fleet.listing)
         runs = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
         sync_calendar(chosen, fleet)
+    runs = [run for run in runs if trials or not run.sweep_run]
     for error in errors.values():
         remark(f"torchyard: {error.sentence()}")
     if as_json:
@@ -168,7 +176,7 @@ def logs(
             try:
                 FollowedLogs(all_to_come, LinePrinter(several, as_json, raw, timestamps)).follow()
             except KeyboardInterrupt:
-                raise typer.Exit(0) from None  # Ctrl-C ends the output, not the run.
+                raise typer.Exit(0) from None  # Ctrl-C ends the output. The run continues.
         else:
             readers = listed()
             print_logs(readers, LinePrinter(len(readers) > 1, as_json, raw, timestamps))
@@ -397,7 +405,7 @@ def _fetch_model(
         try:
             model = find_model(run, sources, links, step)
         except RunFailed:
-            if errors:  # A host that does not answer may have the checkpoint.
+            if errors:  # A host that does not answer may be the one that has the checkpoint.
                 for error in errors.values():
                     remark(f"torchyard: {error.sentence()}")
             raise
@@ -461,7 +469,8 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                # The reason changes only if processes could not be killed. It then names these processes.
+                # The reason differs from the previous one only if some processes could not be killed. It then names
+                # them.
                 remark(f"{event['reason']}.")
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":

@@ -80,10 +80,10 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
 
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
-    """Returns the bookings of the coming days, and exit code 0.
+    """Returns the bookings of the coming days, and the exit code.
 
-    Returns the last known bookings if the database is unavailable, and an empty view with the exit code of any other
-    calendar error.
+    If the database is unavailable, returns the last known bookings. After any other calendar error, returns an empty
+    view with the exit code of the error.
     """
     try:
         return calendar.view_around(now, now + LOOK_AHEAD), 0
@@ -113,9 +113,9 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
 
 
 def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
-    """Returns the rows of a host, each with its cells in the order of HEADINGS.
+    """Returns the rows of a host. The cells of each row are in the order of HEADINGS.
 
-    `known` contains the host's slots, whose GPUs are shown if the host does not answer.
+    `known` contains the host's slots. Their GPUs are shown if the host does not answer.
     """
     if isinstance(found, TorchyardError):
         state = found.state if isinstance(found, HostError) else "degraded"

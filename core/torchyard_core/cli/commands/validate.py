@@ -25,12 +25,14 @@ def validate(
 
     Example: torchyard validate examples/digits/three-hosts.yaml
     """
+    from torchyard_core.fleet.cluster import clusters_as_hosts
     from torchyard_core.problems import has_errors
 
     chosen = command_context(context)
     source = topology_of(file).with_overrides(set_ or [])
     inventory = chosen.inventory()
-    problems = source.check(chosen.known(inventory) if inventory.document is not None else None)
+    known = (*chosen.known(inventory), *clusters_as_hosts(inventory.clusters, source.topology))
+    problems = source.check(known if inventory.document is not None else None)
     if as_json:
         print_json({"file": source.source, "problems": [problem.to_json() for problem in problems]})
     else:

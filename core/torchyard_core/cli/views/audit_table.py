@@ -16,7 +16,7 @@ _ACTS = {
     "upgrade": "agent replaced",
     "start": "agent restarted",
     "retire": "agent retired",
-    "undeploy": "undeploy refused",  # A successful undeployment also removes the audit log.
+    "undeploy": "undeploy refused",  # A successful undeployment also removes the audit log with this entry.
     "remove": "run removed",
     "take_back": "launch undone",
     "housekeeping": "garbage collected",
@@ -63,7 +63,7 @@ def actor(act: Act) -> str:
 
 
 def details(act: Act) -> str:
-    """Returns the versions, the run, the counts or the process, depending on the action."""
+    """Returns the details that belong to the action: versions, a run, counts or a process."""
     what = act.get("what")
     if what == "enforcement":
         return _of_process(act)

@@ -72,7 +72,7 @@ def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
 
 def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
     """Returns the command that moves a future booking to a search result."""
-    now = " --from now"  # Without `--from`, the end would be relative to the old start.
+    now = " --from now"  # If `--from` were omitted, the end would be relative to the old start.
     moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
     return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
 
@@ -84,7 +84,7 @@ def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
     """Returns the options `--from`, `--to` and `--zone` for a search result.
 
-    `now` replaces `--from` for an immediate start.
+    `now` replaces `--from` if the search result begins immediately.
     """
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
@@ -104,7 +104,7 @@ def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, dat
 
 @contextmanager
 def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, as_json: bool) -> Iterator[None]:
-    """Prints a clash with the `command` for the nearest free alternative, and exits with the clash's code."""
+    """If the block raises a clash, prints it with the `command` for the nearest alternative, and exits."""
     try:
         yield
     except Clash as clash:
@@ -121,5 +121,5 @@ def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, a
 
 
 def why(refused: Refused) -> str:
-    """Returns the reason for a refusal, in a form that can be part of a line."""
+    """Returns the reason for a refusal as a phrase that fits into a line."""
     return refused.message.rstrip(".")

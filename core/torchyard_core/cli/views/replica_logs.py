@@ -1,4 +1,4 @@
-"""Output of replicas' logs: complete, the last lines, or continuously."""
+"""Output of replicas' logs: whole logs, their last lines, or new lines as they are written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchyard_core.text_sanitizer import one_line
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 RETRY_S = 2.0
 HOLD_S = 0.3
-"""Time in seconds that a new line waits for earlier lines of other logs. Hosts check for new lines every 0.1 s."""
+"""How many seconds a new line is held back for earlier lines of other logs. Hosts look for new lines every 0.1 s."""
 LOOK_S = 2.0
 """Interval in seconds between two searches for new logs."""
 
@@ -118,7 +118,7 @@ class FollowedLogs:
         self._due.append((time.monotonic() + (HOLD_S if self._open > 1 else 0.0), lines[-1].time))
 
     def _print_due(self) -> None:
-        """Prints the lines that need not wait for other logs any longer, and all earlier lines."""
+        """Prints each line that need no longer wait for other logs, and all lines that precede it."""
         while self._due and (self._due[0][0] <= time.monotonic() or not self._open):
             self._printed_to = max(self._printed_to, self._due.popleft()[1])
         while self._held and self._held[0][0] <= self._printed_to:
@@ -145,7 +145,7 @@ class FollowedLogs:
         try:
             found = self._find()
         except HostError:
-            return []  # The readers report the lost connection.
+            return []  # The readers of the logs report the lost connection.
         new = []
         for reader in found:
             if (reader.replica, reader.local_rank) not in self._known:
@@ -178,14 +178,14 @@ class FollowedLogs:
 def _past_lines(reader: LogReader) -> Iterator[LogLine]:
     """Yields the current lines of a log.
 
-    An error ends the iteration. The log is then followed from the last line on, which reports the error.
+    An error ends the iteration. It is reported when the log is followed from the last line on.
     """
     with suppress(TorchyardError):
         yield from reader.lines(wait=False)
 
 
 LAST_LINES_S = 5.0
-"""Time limit in seconds for the last lines of a run that has ended."""
+"""Time limit in seconds for reading the last lines of a run that has ended."""
 
 
 class ChiefLog:
@@ -211,7 +211,7 @@ class ChiefLog:
         self.leave()
 
     def leave(self) -> None:
-        """Ends the output. A line that is being shown is finished first."""
+        """Ends the output after the line that is being shown, if any."""
         self._left.set()
         with self._showing:
             pass

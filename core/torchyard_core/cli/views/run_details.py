@@ -23,7 +23,7 @@ EXCHANGE = {
     "clients": ("CLIENTS", count),
     "bytes_s": ("TRAFFIC", format_byte_rate),
 }
-"""Columns with the durations of the parts of a step, and with values of servers.
+"""The columns that show how long the parts of a step take, and values of servers.
 
 A column is shown if any replica has a value for it.
 """
@@ -64,7 +64,7 @@ def print_run(shown: dict[str, Any]) -> None:
 
 
 def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:
-    """Prints the metrics whose names the program has chosen, in one line. Prints nothing if there are none."""
+    """Prints the metrics that the training program has named itself, in one line, or nothing if there are none."""
     values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.custom_metrics(metrics)]
     if values:
         say(f"{replica}  {', '.join(values)}")

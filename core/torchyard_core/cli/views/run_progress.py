@@ -18,9 +18,9 @@ Event = dict[str, Any]
 
 _SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗", "red"), "stopped": ("■", "yellow")}
 NAMED_HOSTS = 8
-"""Maximum number of hosts that are named; if there are more, they are only counted."""
+"""Maximum number of hosts whose names are printed. If there are more, only their number is printed."""
 REPORT_EVERY = 5.0
-"""Minimum number of seconds between two lines about the training's progress, without a terminal."""
+"""Minimum number of seconds between two lines about the training's progress if stderr is not a terminal."""
 
 
 class JsonView:
@@ -92,7 +92,7 @@ class PlainView:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stops the display during the block, so that the user can be asked a question."""
-        with self._screen:  # The thread of the log waits for this lock before it prints.
+        with self._screen:  # The thread that prints log lines waits for this lock.
             self._stop_bars()
             yield
             self._start_bars()
@@ -156,7 +156,7 @@ class PlainView:
         if not event["ok"]:
             self._styled("✗", "red", f"{event['host']}: {event['message']}" if event["host"] else event["message"])
             return
-        # Equal messages of several hosts are combined in one line, which is printed after the checks.
+        # Equal messages of several hosts are combined into one line that is printed after the checks.
         hosts = self._passed.setdefault((event["message"], bool(event.get("warning"))), [])
         if event["host"] and event["host"] not in hosts:
             hosts.append(event["host"])

@@ -27,11 +27,11 @@ from torchyard_core.fleet.ssh.route import Route, existing_identities
 from torchyard_core.next_steps import Advice, SetHostField
 
 LOGIN_TIMEOUT_S = 60.0
-"""Timeout in seconds of each authentication request. It is long, since logins of 10 s occur on slow hosts."""
+"""Timeout in seconds of each authentication request. It is long because logins on slow hosts may take 10 s."""
 PATIENT_FOR_S = 10.0
-"""If a server closes the connection during a prompt after at least this many seconds, the login counts as expired."""
+"""If the server closes the connection after a prompt was open for this many seconds, the login has expired."""
 METHODS = ("publickey", *ASKING_METHODS)
-"""Methods in the order of attempts."""
+"""The authentication methods in the order in which they are tried."""
 
 
 class LoginExpired(Exception):
@@ -42,7 +42,7 @@ class Login:
     """One authentication attempt over a transport whose host key has been checked."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, secrets: CredentialCache, began: float):
-        """Prepares an attempt. `began` is the start of the login (monotonic), which may include earlier attempts."""
+        """Prepares an attempt. `began` is the time (monotonic) of the first attempt of this login."""
         self._route = route
         self._transport = transport
         self._secrets = secrets
@@ -78,7 +78,8 @@ class Login:
             raise
 
     def _run(self) -> None:
-        # If a key is accepted, trying keys first saves the two round trips of asking which methods the server accepts.
+        # Keys are tried first. If a key is accepted, this saves the two round trips that asking for the accepted
+        # methods takes.
         further = None if "publickey" in self._route.refused_methods else self._by_open_keys()
         done = set() if further is None else {"publickey"}
         if further is None:
@@ -101,8 +102,8 @@ class Login:
             return refusal.allowed_types
         return accepted
 
-    # Each of these functions returns the authentication methods that are still required (none if the user is
-    # authenticated), or None if the server has refused.
+    # Each of the following functions returns the authentication methods that are still required, or None if the server
+    # has refused. An empty result means that the user is authenticated.
 
     def _by_open_keys(self) -> Sequence[str] | None:
         files = [inspect_key_file(path) for path in existing_identities(self._route)]

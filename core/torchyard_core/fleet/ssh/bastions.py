@@ -45,9 +45,9 @@ class Bastions:
         self._shared: dict[Route, Bastion] = {}
 
     def lease(self, route: Route) -> Bastion:
-        """Returns the login on a bastion. The first caller logs in, and each caller has to release it.
+        """Returns the login on a bastion. The first caller logs in, and later callers share the login.
 
-        Raises HostError if the login fails.
+        Each caller has to release it. Raises HostError if the login fails.
         """
         with self._lock:
             bastion = self._shared.get(route)
@@ -58,14 +58,14 @@ class Bastions:
         if first:
             try:
                 bastion.login.set_result(self._connect(route))
-            except BaseException as error:  # The future raises the error in all threads that wait for this login.
+            except BaseException as error:  # Each thread that waits for this login gets the error from the future.
                 bastion.login.set_exception(error)
         try:
             bastion.login.result()
         except HostError as error:
             self.release(bastion)
             raise _copy(error) from error
-        # BaseException includes KeyboardInterrupt, after which the caller must not count as a user of the bastion.
+        # BaseException includes KeyboardInterrupt. The caller must not count as a user of the bastion then.
         except BaseException:
             self.release(bastion)
             raise

@@ -1,4 +1,7 @@
-"""SSH logins on hosts along their routes. Logins are limited per sshd, and dropped connections are retried."""
+"""SSH logins on hosts along their routes.
+
+The number of concurrent logins per sshd is limited, and dropped connections are retried.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 
 HANDSHAKE_TIMEOUT_S = 30.0
-"""Timeout in seconds of the server's banner and of the key exchange. Servers with failing DNS are slow."""
+"""Timeout in seconds of the server's banner and of the key exchange. A server on which DNS fails answers slowly."""
 DROPS_FOR_S = 20.0
-"""If an sshd still drops connections this many seconds after the first drop, it counts as unreachable."""
+"""How many seconds after the first dropped connection the dialer gives up and treats the host as unreachable."""
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
-"""Texts that `ssh`, used as a ProxyCommand, prints on standard error if an sshd has dropped its connection."""
+"""Error texts by which an `ssh` that is used as a ProxyCommand reports that an sshd dropped its connection."""
 
-# This package reports errors with explanations, so the tracebacks that paramiko logs are suppressed.
+# This package explains errors itself, so the tracebacks that paramiko logs are suppressed.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
@@ -104,7 +107,7 @@ class SshDialer:
         return self._retry(route, lambda: self._open(route, log_in))
 
     def _retry(self, route: Route, attempt: Callable[[], SshConnection]) -> SshConnection:
-        """Repeats the attempt after early drops and expired logins. Raises HostError if the login fails."""
+        """Repeats the attempt after each early drop and each expired login. Raises HostError if the login fails."""
         pause = Backoff(0.2, 4.0)
         dropped_since = 0.0
         late = 0
@@ -123,7 +126,7 @@ class SshDialer:
                     raise Unreachable(route.name, message, hint="Try again, and answer sooner.") from closed
 
     def _open(self, route: Route, log_in: Callable[[paramiko.Transport], None]) -> SshConnection:
-        """Makes one attempt to log in. Raises HostError, EarlyDrop or LoginExpired if it fails."""
+        """Makes one attempt to log in. Raises HostError, EarlyDrop or LoginExpired if the attempt fails."""
         sock: Any = None
         # Bastions are acquired before the login slot, so waiting for bastions does not block a slot.
         bastion = self._bastions.lease(route.via) if route.via else None
@@ -138,11 +141,11 @@ class SshDialer:
                     # The transport is not authenticated if the caller requested only the host key.
                     if transport.is_authenticated():
                         _await_first_response(transport)
-                except BaseException:  # BaseException includes KeyboardInterrupt, after which the thread must end.
+                except BaseException:  # BaseException includes KeyboardInterrupt. The thread must end then, too.
                     transport.close()
                     raise
             return SshConnection(route, transport, release)
-        # BaseException includes KeyboardInterrupt, after which the socket and the bastion must be released.
+        # BaseException includes KeyboardInterrupt. The socket and the bastion must be released then, too.
         except BaseException as error:
             if sock is not None:
                 sock.close()
@@ -198,8 +201,8 @@ class SshDialer:
 def _await_first_response(transport: paramiko.Transport) -> None:
     """Waits until the server has answered a request after the login, or PASSED_WITHIN_S have elapsed.
 
-    OpenSSH counts a connection towards MaxStartups until a moment after the login. Without this wait, eight concurrent
-    logins have exceeded a limit of ten. Other servers may not answer the request.
+    OpenSSH still counts a connection towards MaxStartups for a moment after the login. When this function did not wait,
+    eight concurrent logins exceeded a limit of ten. Other servers may not answer the request.
     """
     # paramiko's global_request() has no timeout.
     answered = transport.completion_event = threading.Event()

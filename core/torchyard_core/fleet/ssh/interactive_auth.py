@@ -37,7 +37,7 @@ class InteractiveAuth:
         """Whether the server rejected an answer."""
 
     def authenticate(self, method: str) -> Sequence[str] | None:
-        """Tries the method up to TRIES times. Keeps accepted passwords in the cache, but no one-time codes.
+        """Tries the method up to TRIES times. Accepted passwords are kept in the cache; one-time codes are not.
 
         Returns:
             The methods that the server still requires (empty: authenticated), or None if all answers were rejected.

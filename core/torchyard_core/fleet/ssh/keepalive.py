@@ -1,4 +1,4 @@
-"""Keepalive of SSH connections by requests that the peer must answer.
+"""Keepalive of SSH connections by requests that the other side must answer.
 
 paramiko's own keepalive expects no answer, so it does not detect a peer that has disappeared (power cut, pulled cable,
 lost NAT state). TCP detects this only after a quarter of an hour.
@@ -17,7 +17,7 @@ from paramiko.packet import Packetizer
 
 
 class KeepalivePacketizer(Packetizer):
-    """Sends a request after a period of silence, and ends the connection after several unanswered requests.
+    """A packetizer that sends a request after silence, and ends the connection after several unanswered requests.
 
     The checks run on the transport's thread.
     """
@@ -64,8 +64,7 @@ class KeepalivePacketizer(Packetizer):
             raise EOFError  # paramiko ends the transport on EOFError.
         self._unanswered += 1
         self._heard_at = time.monotonic()
-        # While a message is being sent, a request would have to wait for it. Instead, the interval counts as
-        # unanswered.
+        # While a message is being sent, no request can be sent. Instead, the interval counts as unanswered.
         if not self._sending:
             self._ask()
 
@@ -75,7 +74,7 @@ def keepalive_request() -> paramiko.Message:
     request = paramiko.Message()
     request.add_byte(cMSG_GLOBAL_REQUEST)
     request.add_string("keepalive@openssh.com")
-    request.add_boolean(True)  # This flag requests an answer.
+    request.add_boolean(True)  # This value requests an answer.
     return request
 
 

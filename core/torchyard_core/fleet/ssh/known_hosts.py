@@ -57,7 +57,7 @@ class KnownHosts:
             return
         if not known:
             if route.key_name.startswith("[") and self._named(route.address.lower()).get(key.get_name()) == key:
-                return  # As in ssh(1), the same key recorded without its port is accepted.
+                return  # As ssh(1) does, this accepts a key that is recorded for the host's name without a port.
             message = f"the host key of {route.name} ({route.place}) is not known: {key.get_name()} {fingerprint(key)}."
             hint = ("Compare it with the host's own before you trust it.", TrustKey(route.name))
             raise KeyUnknown(route.name, message, fingerprint=fingerprint(key), hint=hint)
@@ -162,5 +162,5 @@ def _is_name(name: str, known: str) -> bool:
         return known == name
     try:
         return paramiko.HostKeys.hash_host(name, known) == known
-    except (ValueError, IndexError, AssertionError):  # The hashed name is damaged.
+    except (ValueError, IndexError, AssertionError):  # A damaged hashed name matches no host.
         return False

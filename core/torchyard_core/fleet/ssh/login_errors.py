@@ -1,4 +1,4 @@
-"""Conversion of login errors to messages with hints."""
+"""Converts login errors to messages with hints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def explain(route: Route, error: BaseException) -> HostError:
 
 
 def with_jump_of(host: str, error: HostError) -> HostError:
-    """Returns the error of a login on `host`, with steps that exist in the fleet file.
+    """Returns the error of a login on `host`, with next steps that are possible in the fleet file.
 
     A bastion is not in the fleet file. A step that would set a field of the bastion sets `proxy_jump` of `host`
     instead.

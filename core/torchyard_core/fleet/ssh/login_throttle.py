@@ -63,7 +63,10 @@ class LoginThrottle:
 
 
 class Backoff:
-    """Exponential backoff with jitter. Pauses start at `first_s` seconds at most, and never exceed `most_s`."""
+    """Exponential backoff with jitter.
+
+    The first pause is at most `first_s` seconds long, and no pause is longer than `most_s`.
+    """
 
     def __init__(self, first_s: float, most_s: float, chance: Callable[[], float] = random.random):
         self._first_s = first_s

@@ -36,7 +36,10 @@ def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle
 
 
 class _SlotChannel:
-    """A channel that releases its login slot at the first output of the host, at its end, or when it is closed."""
+    """A channel that holds a login slot until the host's first output.
+
+    The slot is also released if the channel ends or is closed before.
+    """
 
     def __init__(self, channel: Channel, slot: ExitStack):
         self._channel = channel
@@ -93,7 +96,7 @@ def _options(host: Host, known_hosts: Path) -> list[str]:
 
 
 def explain(host: str, output: str) -> HostError | None:
-    """Returns the HostError for error output of `ssh`, or None if the output does not concern the connection."""
+    """Returns the HostError for an error output of `ssh`, or None if the output is not about the connection."""
     text = " ".join(output.split())[-300:]
     if "HOST IDENTIFICATION HAS CHANGED" in output:
         return KeyChanged(host, f"the host key of {host} has changed, says ssh.", fingerprint=_fingerprint(output))

@@ -21,7 +21,7 @@ from torchyard_core.fleet.ssh.route import Route
 from torchyard_core.home import expand_user
 
 AGENT_TIMEOUT_S = 30.0
-"""Timeout in seconds of the ssh-agent, which may ask its user to confirm the use of a key."""
+"""Timeout in seconds of the ssh-agent. The user may have to confirm the use of a key there."""
 _OPENSSH = b"openssh-key-v1\0"
 
 
@@ -38,7 +38,7 @@ class KeyFile:
 
     @property
     def display_path(self) -> str:
-        """The path for messages, with `~` for the home folder."""
+        """The path for messages, in which `~` stands for the home folder."""
         with contextlib.suppress(ValueError):
             return f"~/{self.path.relative_to(expand_user('~'))}"
         return str(self.path)
@@ -127,7 +127,7 @@ def _public_blob(line: bytes) -> bytes:
 
 
 class _Agent(AgentSSH):
-    """A connection to the ssh-agent whose socket is at the given path (IdentityAgent)."""
+    """A connection to an ssh-agent whose socket path is given (IdentityAgent)."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -145,7 +145,7 @@ class _Agent(AgentSSH):
 def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
     """Yields the keys of the ssh-agent, or an empty list if there is no ssh-agent.
 
-    Keys are usable within the context only.
+    The keys can be used only inside the `with` block.
     """
     agent: AgentSSH | None = None
     try:
@@ -154,7 +154,7 @@ def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
             if path and hasattr(socket, "AF_UNIX"):
                 agent = _Agent(path)
             elif route.agent is None:
-                agent = paramiko.Agent()  # On Windows this finds Pageant and OpenSSH's agent.
+                agent = paramiko.Agent()  # On Windows, this call finds Pageant and OpenSSH's agent.
         yield list(agent.get_keys()) if agent is not None else []
     finally:
         if agent is not None:

@@ -1,4 +1,4 @@
-"""A ProxyCommand with the interface of a socket.
+"""Runs a ProxyCommand behind the interface of a socket.
 
 The program's standard input and output are one end of a socket pair, so paramiko can use timeouts and detect the end of
 the stream without busy waiting.

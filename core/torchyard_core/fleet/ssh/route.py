@@ -1,4 +1,4 @@
-"""Routes to hosts, from the fleet file and `~/.ssh/config`. This module opens no connections."""
+"""Determines the routes to hosts from the fleet file and `~/.ssh/config`. Opens no connections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_HOPS = 32
 """Maximum length of a chain of jumps. A longer chain is treated as a loop."""
 
 Settings = Mapping[str, str | list[str]]
-"""The settings of ~/.ssh/config for one host by lower-case keyword. Repeatable keywords have lists."""
+"""The settings of ~/.ssh/config for one host, by lower-case keyword. The value of a repeatable keyword is a list."""
 Lookup = Callable[[str], Settings]
 
 
@@ -97,7 +97,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
         host: The host or bastion.
         lookup: Returns the settings of `~/.ssh/config` for a host name.
         jump: A ProxyJump value; None means the value in the configuration.
-        seen: The logins after this one on the way, used to detect loops.
+        seen: The logins that follow this one on the way to the host. They are used to detect loops.
     """
     alias = host.address or host.name
     found = lookup(alias)
@@ -144,7 +144,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
     if not jump or jump.lower() == "none":
         return route
     *before, last = [part.strip() for part in _expand(jump, tokens).split(",") if part.strip()]
-    # As in ssh(1), the last jump uses its own ProxyJump unless other jumps are written before it.
+    # As in ssh(1), the first jump in the list uses its own ProxyJump.
     via = _route(jump_host(host.name, last), lookup, ",".join(before) or None, (*seen, (address, port, user)))
     return replace(route, via=via)
 
@@ -183,7 +183,10 @@ def as_host(route: Route) -> Host:
 
 
 def existing_identities(route: Route) -> list[Path]:
-    """Returns the existing key files of a route: the configured files or, without any, those with default names."""
+    """Returns the existing key files of a route.
+
+    These are the configured files, or the files with default names if none are configured.
+    """
     named = [Path(path) for path in route.identity_files]
     default = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
     return [path for path in named or default if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
@@ -259,7 +262,10 @@ def _expand(text: str, tokens: Mapping[str, str]) -> str:
 
 
 class _Unexpanded(paramiko.SSHConfig):
-    """An SSHConfig that does not expand tokens, since address, port and user also depend on the fleet file."""
+    """An SSHConfig that does not expand tokens.
+
+    Tokens are expanded later, because address, port and user also depend on the fleet file.
+    """
 
     TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - paramiko's own
 

@@ -14,7 +14,7 @@ from torchyard_core.interop.program_conversion import missing_program
 
 ALLOWED = "`distributed_type`, `num_machines` and `num_processes`"
 TYPES = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED")
-"""Values of `distributed_type` that are read."""
+"""The values of `distributed_type` that can be imported."""
 PRECISIONS = ("no", "fp16", "bf16")
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _CHOSEN = "Torchyard chooses it at launch"
@@ -43,7 +43,7 @@ _SILENT = {
     "tpu_use_cluster": _NO,
     "tpu_use_sudo": _NO,
 }
-"""Values of each key that have no effect. Such values and empty values need no remark."""
+"""Values of each key that have no effect. No remark is added for them, or for empty values."""
 _REFUSED = ("fp8_config", "parallelism_config", "megatron_lm_config", "mpirun_config", "tpu_config")
 """Blocks that are refused, because they have no equivalent and change what is computed."""
 _FSDP: dict[str, tuple[str, str | None]] = {
@@ -64,7 +64,7 @@ _FSDP: dict[str, tuple[str, str | None]] = {
     "fsdp_activation_checkpointing_offload": ("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "false"),
     "fsdp_ignored_modules": ("FSDP_IGNORED_MODULES", None),
 }
-"""Keys of `fsdp_config` with the variable and the default that `accelerate launch` sets."""
+"""Maps keys of `fsdp_config` to the variable that `accelerate launch` sets, and its default."""
 _DEEPSPEED = {
     "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
     "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
@@ -76,7 +76,7 @@ _DEEPSPEED = {
     "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
     "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
 }
-"""Keys of `deepspeed_config` with the variable that `accelerate launch` sets."""
+"""Maps keys of `deepspeed_config` to the variables that `accelerate launch` sets from them."""
 _DEEPSPEED_LEFT = {
     **dict.fromkeys(
         ("deepspeed_multinode_launcher", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"),
@@ -145,7 +145,7 @@ class _Configuration:
         where = (reader.text(("compute_environment",)) or "LOCAL_MACHINE").upper()
         if where != "LOCAL_MACHINE":
             reader.stop(f"`compute_environment` is {where}.", ("compute_environment",), "Allowed is LOCAL_MACHINE.")
-        # YAML reads NO as false, whereas `text` returns it as written.
+        # The YAML parser converts NO to false, whereas `text` returns it as written.
         kind = (reader.text(("distributed_type",)) or "NO").upper()
         kind = "NO" if kind.lower() in _NO else kind
         if kind not in TYPES:

@@ -1,4 +1,4 @@
-"""Google Cloud ML Engine's `config.yaml`: `trainingInput` with a scale tier, or roles with machine types.
+"""Google Cloud ML Engine's `config.yaml`: a `trainingInput` with a scale tier, or with machine types by role.
 
 Source: the REST resource `projects.jobs#TrainingInput`, which has the same structure as the file.
 """
@@ -31,7 +31,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 ALLOWED = "`trainingInput` with a `scaleTier`"
 TIERS = ("BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "CUSTOM")
 ROLES = {"master": Role.CHIEF, "worker": Role.WORKER, "parameterServer": Role.PS, "evaluator": Role.EVALUATOR}
-"""CloudML's names of roles, the prefixes in `masterType`, `workerConfig`, `parameterServerCount`."""
+"""CloudML's names of roles, which are prefixes of keys such as `masterType`, `workerConfig`, `parameterServerCount`."""
 _NO_TPUS = "Torchyard runs on GPUs and CPUs"
 _CARRIED = ("scaleTier", "pythonModule", "args", "useChiefInTfConfig")
 _LEFT = {
@@ -204,7 +204,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _tier_of(pools: list[Pool]) -> str:
-    """Returns the scale tier with exactly these roles, counts, machine types and GPUs, otherwise `CUSTOM`."""
+    """Returns the scale tier that has exactly these roles, counts, machine types and GPUs, or `CUSTOM` if none has."""
     if len(pools) > 1 or pools[0].machine is not None:
         signature = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
         for tier in TIERS[:-1]:

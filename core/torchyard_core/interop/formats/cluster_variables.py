@@ -1,6 +1,6 @@
 """CLUSTER_SPEC and TF_CONFIG as text: the value alone, `TF_CONFIG='{…}'`, or a script that sets the variable.
 
-They are written by the same code that sets them for replicas, `torchyard_agent.protocol.rank_environment`.
+The variables are built by `torchyard_agent.protocol.rank_environment`, which also sets them for the replicas of runs.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
         max_restarts=0,
         tf_master_name=topology.program.tf_master_name.value,
         trial=None,
+        params={},
         several=replicas > 1,
         job=topology.model_dump(mode="json", exclude_unset=True, exclude={"layout"}),
         masters={},
@@ -131,7 +132,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
 
 
 def _plans(topology: Topology) -> list[ReplicaPlan]:
-    """Returns plans of the replicas with only the values that names and addresses require."""
+    """Returns plans of the replicas that contain only what names and addresses require."""
     addresses = addresses_for(topology)
     return [
         ReplicaPlan(

@@ -1,4 +1,6 @@
-"""Import of DeepSpeed's hostfile: a host in each line, with its slots, which are processes with a GPU each.
+"""Import of DeepSpeed's hostfile.
+
+Each line names a host and its number of slots. A slot is a process with a GPU of its own.
 
 Source: the parser of the `deepspeed` launcher 0.19. As in that parser, any text after the number of slots is ignored.
 """
@@ -55,7 +57,7 @@ def read(text: str, source: str = "hostfile") -> Imported:
 
 
 def _add(pools: list[dict[str, Any]], host: str, slots: int) -> None:
-    """Adds a host to the last pool if the GPUs per replica are the same, so that ranks keep the order of the hosts."""
+    """Adds a host to the last pool if the GPUs per replica are the same, so ranks keep the order of the hosts."""
     if pools and pools[-1]["gpus"] == slots:
         pools[-1]["hosts"].append(host)
         pools[-1]["replicas"] += 1

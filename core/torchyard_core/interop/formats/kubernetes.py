@@ -34,7 +34,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 
 FORMS = ("jobset", "job")
 MAX_NAME = 49
-"""Maximum length of a topology's and a component's name together, since a pod's name is limited to 63 characters."""
+"""Maximum length of a topology's and a component's name together, because a pod's name has at most 63 characters."""
 _HOSTS = """\
 hosts_of() {  # so many pods as host:port,host:port, and what is before and after their numbers
   number=0 list=
@@ -170,7 +170,8 @@ class _Pods:
     def _script(self, one: Component) -> str:
         components = self._components
         lines = ["set -e", "REPLICA=$JOB_COMPLETION_INDEX", f"MASTER_ADDR={self._host(components[0], 0)}"]
-        # The script computes the addresses, since a thousand addresses may exceed the maximum length of a command.
+        # The script computes the addresses, because a list of a thousand addresses may exceed the maximum length of a
+        # command.
         lines += [_HOSTS, LIST_FUNCTIONS]
         for number, other in enumerate(components):
             before, after = self._host(other, "/").split("/")

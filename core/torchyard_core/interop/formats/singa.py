@@ -1,4 +1,6 @@
-"""Apache SINGA's `cluster { … }` in a job file: groups of workers and servers, which determine the strategy.
+"""Apache SINGA's `cluster { … }` in a job file.
+
+It describes groups of workers and servers, which determine the strategy.
 
 Groups are asynchronous to each other; the workers inside a group are synchronous. Source: `ClusterProto` in SINGA 0.3's
 `job.proto`, with its defaults.
@@ -56,7 +58,7 @@ _OTHERS = (
     "slurm",
     "kubernetes",
 )
-"""Formats that are detected before the text is parsed as SINGA's."""
+"""Formats that are recognised before a text is parsed as SINGA's format."""
 _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -179,9 +181,6 @@ class _Cluster:
             message = "in hogwild every worker group has its own servers: the number of server groups is left out."
             self._remarks.append(Remark(message, line("nserver_groups")))
         self._remarks.append(Remark("the document does not say how many GPUs a replica takes: set `gpus`."))
-
-
-# Functions that write the format
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:

@@ -123,7 +123,7 @@ def _single_quoted(value: str) -> str:
 
 
 def _end(topology: Topology, components: list[Component]) -> list[str]:
-    """Returns the lines that wait for the end of the run, then stop the other components.
+    """Returns the lines that wait for the end of the run, and then stop the other components.
 
     A run ends when the components that determine its end have finished, or when one of them fails.
     """

@@ -45,10 +45,10 @@ PLACED = (
     "--job_name={job_name}",
     "--task_index={task_index}",
 )
-"""Options whose values Torchyard sets at launch."""
+"""Options of the command lines whose values Torchyard sets at launch."""
 _SPEC = re.compile(r"ClusterSpec\s*\(")
 _DICTIONARIES = ("cluster", "cluster_spec", "cluster_dict", "cluster_def")
-"""Usual names of the dictionary in scripts."""
+"""Names that scripts usually give to the dictionary."""
 _PLACED = re.compile(r"--?(\w+_hosts|job_name|task_index)(=|\Z)")
 """Matches an option that Torchyard sets for each task."""
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -126,7 +126,7 @@ class _Commands:
             self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
 
     def _compare_host(self, command: CommandLine, host: str) -> None:
-        """Adds a remark if `ssh` connects to a name that differs from the one in the list.
+        """Adds a remark if `ssh` connects to a name other than the one in the list.
 
         The two names may belong to the same host.
         """
@@ -223,9 +223,6 @@ class _Commands:
 def _short(start: list[str]) -> set[str]:
     """Returns the options of the interpreter, such as `-m` and `-u`."""
     return {word.lstrip("-") for word in start if word.startswith("-")}
-
-
-# Functions that write the format
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:

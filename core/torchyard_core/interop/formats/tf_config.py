@@ -1,4 +1,7 @@
-"""TensorFlow's TF_CONFIG: addresses by type, and the task of its replica. `cluster` never contains the evaluator."""
+"""TensorFlow's TF_CONFIG: addresses by type, and the task of the replica that has it.
+
+`cluster` never contains the evaluator.
+"""
 
 from __future__ import annotations
 

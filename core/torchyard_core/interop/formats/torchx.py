@@ -1,4 +1,6 @@
-"""Export to TorchX: a Python file with a component, a function that returns the AppDef (`torchx run FILE:NAME`).
+"""Export to TorchX: a Python file that defines a component.
+
+The component is a function that returns the AppDef (`torchx run FILE:NAME`).
 
 Source: `torchx.specs.AppDef`, and `torchx.components.dist.ddp` for the address of rank 0.
 """
@@ -30,7 +32,7 @@ variable by its value.
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the file. With launcher torch all trainers form one role."""
+    """Writes the file. With launcher `torch`, all trainers form one role."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     torch = topology.program.launcher is Launcher.TORCH
@@ -93,7 +95,7 @@ def _trainers(topology: Topology, components: list[Component], remarks: list[Rem
         f"--nnodes={count}",
         f"--nproc_per_node={max(1, largest.gpus)}",
     ]
-    # Neither TorchX nor the shell expands the words of the program's command line.
+    # The words of the program's command line are escaped, so neither TorchX nor the shell expands them.
     own = shlex.join([*what, *program.args, *same]).replace("$", "$$")
     quoted = " ".join([*line, f"--rdzv_endpoint={RENDEZVOUS}", own])
     env = program.env | (pools[0].env if len({tuple(pool.env.items()) for pool in pools}) == 1 else {})

@@ -42,7 +42,7 @@ from torchyard_core.problems import Place
 from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
 from torchyard_core.topology.document.edits import POOL_NAMES
 from torchyard_core.topology.machine_types import machine, machine_with
-from torchyard_core.topology.model import Launcher, Pool, Role, Topology
+from torchyard_core.topology.model import Launcher, Pool, Role, StrategyKind, Topology
 from torchyard_core.yaml_io.writer import dump_yaml
 from torchyard_core.yaml_io.yaml_file import Document
 
@@ -63,7 +63,7 @@ _CLOUDS = dict.fromkeys(
 ) | {
     "baseOutputDirectory": "outputs stay on the hosts until they are fetched",
     **dict.fromkeys(("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"),
-                    "each trial is a run of its own, with `args` of its own"),
+                    "the command sweeps import reads it as a search file"),
 }  # fmt: skip
 
 _HOSTS_OWN = {
@@ -91,7 +91,7 @@ class _Task:
     env: dict[str, str] = field(default_factory=dict)
 
 
-class _Vertex(DocumentReader):
+class VertexDocument(DocumentReader):
     """A document whose keys are in camelCase or snake_case."""
 
     def key(self, place: Place, name: str) -> Place:
@@ -113,14 +113,14 @@ def read(text: str, source: str = "job.yaml") -> Imported:
     if are_flags(text):
         job, lines, left = job_of_flags(text, source)
         common = {key: job.pop(key) for key in ("args", "command") if key in job}
-        reader = _Vertex.of(json.dumps(job), source)
+        reader = VertexDocument.of(json.dumps(job), source)
         reader.remarks += left
         for position, line in enumerate(lines):
             _set_lines(reader, ("workerPoolSpecs", position), line)
     elif is_in_script(text):
-        reader = _Vertex(job_of_script(text, source))
+        reader = VertexDocument(job_of_script(text, source))
     else:
-        reader = _Vertex.of(text, source)
+        reader = VertexDocument.of(text, source)
     place = _find(reader)
     specs = reader.items(place)
     if len(specs) > 4:
@@ -140,7 +140,7 @@ def read(text: str, source: str = "job.yaml") -> Imported:
 
 
 def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> list[_Task]:
-    """Removes the reducers if there is only one trainer, since no strategy would use them."""
+    """Removes the reducers if there is only one trainer, because they would have nothing to sum."""
     pool = next((task for task in tasks if task.role is Role.REDUCER), None)
     if pool is None:
         return tasks
@@ -161,7 +161,7 @@ def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
     composed.key_lines[place] = line
 
 
-def _find(reader: _Vertex) -> Place:
+def _find(reader: VertexDocument) -> Place:
     """Returns the location of the list of pools. Raises FileProblem if there is no pool."""
     if isinstance(reader.data, list):
         return ()
@@ -179,12 +179,12 @@ def _find(reader: _Vertex) -> Place:
     return found
 
 
-def _name(reader: _Vertex, place: Place) -> str:
+def _name(reader: VertexDocument, place: Place) -> str:
     named = reader.text(reader.key((), "displayName")) if place else None
     return named.strip()[:100] if named and named.strip() and named.strip().isprintable() else "vertex-job"
 
 
-def _task(reader: _Vertex, place: Place, position: int) -> _Task | None:
+def _task(reader: VertexDocument, place: Place, position: int) -> _Task | None:
     """Returns the pool at a position, or None for an empty pool."""
     spec = reader.block(place)
     counted = reader.key(place, "replicaCount")
@@ -210,7 +210,7 @@ def _task(reader: _Vertex, place: Place, position: int) -> _Task | None:
     return task
 
 
-def _machine(reader: _Vertex, place: Place, role: Role) -> dict[str, Any]:
+def _machine(reader: VertexDocument, place: Place, role: Role) -> dict[str, Any]:
     spec = reader.key(place, "machineSpec")
     kind = reader.key(spec, "machineType")
     name = reader.text(kind)
@@ -221,7 +221,7 @@ def _machine(reader: _Vertex, place: Place, role: Role) -> dict[str, Any]:
     return pool_data
 
 
-def _runs(reader: _Vertex, place: Place, task: _Task) -> None:
+def _runs(reader: VertexDocument, place: Place, task: _Task) -> None:
     """Reads the container or the Python package that the replicas of a pool run."""
     container, package = reader.key(place, "containerSpec"), reader.key(place, "pythonPackageSpec")
     if reader.block(container) and reader.block(package):
@@ -263,7 +263,7 @@ def _runs(reader: _Vertex, place: Place, task: _Task) -> None:
         task.env[name] = reader.text((*listed, number, "value")) or ""
 
 
-def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
+def _program(reader: VertexDocument, tasks: list[_Task]) -> dict[str, Any]:
     """Returns one program for all pools, and sets arguments and variables that differ between pools in the pools."""
     reduces = any(task.role is Role.REDUCER for task in tasks)
     tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run a program provided by the service.
@@ -295,9 +295,6 @@ def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
     return missing_program(reader.remarks, command=not reduces) | args | env
 
 
-# Functions that write the format
-
-
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
     """Writes a CustomJob's `displayName` and `jobSpec`, or flags.
 
@@ -308,6 +305,9 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
         message = "Vertex AI's pool 2 holds parameter servers or reducers, not both, and this topology has both."
         raise UsageError(message, code="no_such_thing", hint="Remove the pools of one of the two roles.")
     remarks: list[Remark] = []
+    if count_of(topology, Role.REDUCER) and topology.strategy.kind is StrategyKind.DILOCO:
+        what = "DiLoCo's reducers average groups, which the service's reducers cannot: they are written as servers."
+        remarks.append(Remark(what))
     pools = role_pools(topology, remarks, *Role)
     runs = _Programs(topology, options, remarks)
     specs: list[dict[str, Any]] = [{}, {}, {}, {}]
@@ -331,7 +331,10 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark]) -> str:
-    """Returns the command with flags, which have no environment variables and one list of arguments for all pools."""
+    """Returns the command with flags.
+
+    Flags cannot express environment variables, and all pools get the same list of arguments.
+    """
     plain: dict[str, Any] = {"displayName": shlex.quote(topology.name), "workerPoolSpecs": specs}
     for spec in specs:
         for block in ("containerSpec", "pythonPackageSpec"):
@@ -379,6 +382,7 @@ class _Programs:
 
     def __init__(self, topology: Topology, options: ExportOptions, remarks: list[Remark]) -> None:
         self._program = topology.program
+        self._reducers_run_program = topology.strategy.kind is StrategyKind.DILOCO
         self._image = options.image or IMAGE
         self._remarks = remarks
         # A module of a package is exported as a Python module. Any other program is exported as a container command.
@@ -390,7 +394,7 @@ class _Programs:
     def of(self, pool: Pool) -> dict[str, Any]:
         env = self._program.env | pool.env
         listed = {"env": [{"name": name, "value": value} for name, value in env.items()]} if env else {}
-        if pool.role is Role.REDUCER:
+        if pool.role is Role.REDUCER and not self._reducers_run_program:
             return {"containerSpec": {"imageUri": REDUCER_IMAGE}}
         if self._module:
             module, args = as_module(self._program, [])
@@ -412,11 +416,11 @@ def _runs_module(topology: Topology) -> bool:
 KEY = "worker_pool_specs"
 _NAMED = re.compile(rf"\b{KEY}\b")
 _IMAGES = ("image_uri", "executor_image_uri", "output_image_uri", "package_uris", "disk_spec", "nfs_mounts")
-"""Keys whose values a script may compute, since only their presence matters."""
+"""Keys whose values a script may compute, because only their presence matters for the import."""
 
 
 def is_in_script(text: str) -> bool:
-    """Returns whether the pools are in Python text that is neither YAML nor JSON."""
+    """Returns whether the pools are written as Python text that is neither YAML nor JSON."""
     return bool(_NAMED.search(text)) and is_script(text)
 
 

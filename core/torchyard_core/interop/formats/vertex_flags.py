@@ -29,7 +29,7 @@ KEYS = {
     "extra-packages": ("pythonPackageSpec", "extraPackages"),
     "extra-dirs": ("pythonPackageSpec", "extraDirs"),
 }
-"""The document's key for each key of a flag."""
+"""Maps each key of a flag to the document's key."""
 _LEFT = {
     "python-package-uris": "the folder `program.workdir` is sent to every host",
     "config": "import that file by itself",
@@ -106,7 +106,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         name, equals, item = part.partition("=")
         name = name.strip()
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
-            continue  # The text is a further entry of the list that this key begins.
+            continue  # This part is another entry of the list that began with `key`.
         if name not in KEYS:
             hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)

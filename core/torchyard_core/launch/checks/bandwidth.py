@@ -1,4 +1,4 @@
-"""Bandwidth between the hosts of a run, which is measured per pair and cached for a day.
+"""The bandwidth between the hosts of a run. It is measured for each pair of hosts and cached for a day.
 
 A pair is not measured if the network of one of its hosts is busy when the measurements begin.
 """
@@ -28,12 +28,14 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
-"""Duration in seconds of the transfer between the hosts of a pair, in both directions at the same time."""
+"""How many seconds data is transferred between two hosts, in both directions at the same time."""
 DAY_S = 86400.0
+SLOW_LINK_BYTES_S = 60e6
+"""Bandwidth below which each direction of a pair is measured alone, too."""
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
-"""Fraction of the median bandwidth below which a pair gets a warning, if at least three pairs are measured."""
+"""If at least three pairs are measured, a pair below this fraction of the median bandwidth gets a warning."""
 
 Pair = tuple[str, str]
 
@@ -46,13 +48,13 @@ class Measurement:
     bytes_s: float | None
     """Bytes per second in the slower direction; None if never measured."""
     at: float = 0.0
-    """Time of the measurement in seconds since 1970."""
+    """The time at which the bandwidth was measured, in seconds since 1970."""
     why_old: str = ""
-    """The reason why a measurement that was due did not take place; empty if it did or was not due."""
+    """Why a measurement that was due did not take place. Empty if it took place or was not due."""
 
 
 class BandwidthCache:
-    """Measurements of earlier launches in a JSON file. Without a file, nothing is cached."""
+    """Measurements of earlier launches, kept in a JSON file. If there is no file, nothing is cached."""
 
     def __init__(self, file: Path | None):
         self._file = file
@@ -72,19 +74,23 @@ class BandwidthCache:
         except (TypeError, KeyError, ValueError, OverflowError):
             return Measurement(pair, None)
 
+    def all_pairs(self) -> dict[Pair, float]:
+        """Returns the known bandwidths in bytes per second by pair of host names."""
+        found = {}
+        for key in self._known:
+            names = [end.partition("@")[0] for end in key.split("|")]
+            figure = self.of((names[0], names[-1]), key)
+            if len(names) == 2 and figure.bytes_s:
+                found[names[0], names[1]] = figure.bytes_s
+        return found
+
     def slowest(self, hosts: Collection[str]) -> float | None:
         """Returns the lowest bandwidth of the known pairs among these hosts in bytes per second.
 
         Returns None if no pair is known.
         """
         wanted = set(hosts)
-        found = []
-        for key in self._known:
-            pair = [end.partition("@")[0] for end in key.split("|")]
-            figure = self.of((pair[0], pair[-1]), key)
-            if len(pair) == 2 and wanted.issuperset(pair) and figure.bytes_s:
-                found.append(figure.bytes_s)
-        return min(found, default=None)
+        return min((rate for pair, rate in self.all_pairs().items() if wanted.issuperset(pair)), default=None)
 
     def keep(self, figures: Mapping[str, Measurement]) -> None:
         """Adds measurements to the file. Errors are ignored, since the file is only a cache."""
@@ -164,6 +170,11 @@ class _Measuring:
         try:
             pulls = [self._pull(receiver, sender) for receiver, sender in (pair, pair[::-1])]
             rates = [float(pull.result(ANSWER_S)["bytes_s"]) for pull in pulls]
+            if min(rates) < SLOW_LINK_BYTES_S:
+                # The queue of a slow link delays the acknowledgements of the other direction for longer than a pull.
+                for number, (receiver, sender) in enumerate((pair, pair[::-1])):
+                    alone = self._pull(receiver, sender).result(ANSWER_S)
+                    rates[number] = max(rates[number], float(alone["bytes_s"]))
         except (AgentRefused, HostError, TimeoutError) as error:
             return Measurement(pair, None, why_old=str(error).rstrip(".") or "no answer")
         return Measurement(pair, min(rates), time.time())

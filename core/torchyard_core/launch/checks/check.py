@@ -1,4 +1,4 @@
-"""A line of a launch's checklist, and the table of all checks with name, title, order and documentation."""
+"""A line of a launch's checklist, and the table of all checks with their names, titles, order and documentation."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ CHECKLIST = (
     CheckSpec("looking", "Hosts checked", "launch.md#the-checklist"),
     CheckSpec("python", "Python", "launch.md#check-python"),
     CheckSpec("torch", "torch", "launch.md#check-torch"),
+    CheckSpec("optuna", "Optuna for the sweep", "launch.md#check-optuna"),
     CheckSpec("cuda", "CUDA", "launch.md#check-cuda"),
     CheckSpec("driver", "NVIDIA driver", "launch.md#check-driver"),
     CheckSpec("disk", "Disk space", "launch.md#check-disk"),

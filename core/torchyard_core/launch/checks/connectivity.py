@@ -1,4 +1,4 @@
-"""Connectivity between the hosts of a run in both directions, on ports that the hosts hold."""
+"""Tests whether the hosts of a run can connect to each other, in both directions, on the ports that they hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard_core.next_steps import SetHostField
 ALL_PAIRS_UP_TO = 8
 """Number of hosts up to which all pairs are tested. With more hosts, the pairs form a ring."""
 MAX_PORTS = 8
-"""Maximum number of ports tested per host, since firewalls allow or block whole ranges."""
+"""Maximum number of ports tested per host. A few suffice, because firewalls allow or block whole ranges."""
 ANSWER_S = 30.0
 
 
@@ -59,8 +59,7 @@ def check_connectivity(
         listening: dict[str, Any] = progress.wait_for_all(pending)
         return _verdicts(listening, _try_all(token, links, listening, directions(list(links)), progress))
     finally:
-        # Waiting for the answer is not necessary, since each host handles this request before the request that starts
-        # the run.
+        # The answer is not awaited, because each host handles this request before the request that starts the run.
         for link in links.values():
             link.submit("network.close", {"token": token})
 
@@ -89,7 +88,7 @@ def check_added_host(
         pending[host] = in_background(
             _listen, links[host], {"token": token, "address": prepared["address"], "ports": ports}
         )
-        for member in members:  # These hosts cannot listen on the ports that they hold, since the run uses them.
+        for member in members:  # The run uses the ports that these hosts hold, so these hosts cannot listen on them.
             allowed = port_ranges.get(member)
             there = {"towards": prepared["address"], "port_range": list(allowed) if allowed else None}
             pending[member] = in_background(_listen, links[member], {"token": token, **there})

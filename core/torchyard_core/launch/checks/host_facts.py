@@ -1,4 +1,7 @@
-"""Checks of the plan and of the answers to `host.facts`, before any data is sent to the hosts, as pure functions."""
+"""Checks the plan and the answers to `host.facts` by pure functions.
+
+The checks are made before any data is sent to the hosts.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
 def check_working_folders(plan: Plan) -> list[Check]:
     """Returns a warning for each host on which several replicas may write to one working folder.
 
-    With launcher `torch`, only trainers and evaluators are counted, since the others do not execute the training loop.
+    With launcher `torch`, only trainers and evaluators are counted, since replicas of other roles do not execute the
+    training loop.
     """
     any_writes = plan.topology.program.launcher is Launcher.COMMAND
     writers = Counter(

@@ -1,4 +1,4 @@
-"""Checks of the answers to `host.preflight`, as pure functions.
+"""Checks the answers to `host.preflight` by pure functions.
 
 The checks concern clocks, limits, shared memory, GPUs and remnants of earlier runs.
 """
@@ -16,11 +16,11 @@ from torchyard_core.topology.model import Launcher
 CLOCKS_WITHIN_S = 5.0
 NOFILE_LEAST = 1024
 NOFILE_A_RANK = 8
-"""File descriptors per rank of the run: connections of its store and ring, and its log."""
+"""Number of file descriptors per rank of the run, for connections of the join store and the ring, and for the log."""
 SHM_LEAST = 1 << 30
 MEMLOCK_LEAST = 1 << 30
 MUCH_OF_A_GPU = 0.5
-"""The launch is prevented if running processes use more than this fraction of a GPU's memory."""
+"""The launch is prevented if processes already use more than this fraction of a GPU's memory."""
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""
@@ -35,7 +35,7 @@ class Clock:
 
     @staticmethod
     def read(sent: float, answer: Measured, heard: float) -> Clock:
-        """Computes the offset as NTP does, so that the duration of the host's work does not matter.
+        """Computes the offset as NTP does, which cancels out the time that the host took to answer.
 
         `sent` and `heard` are the times of request and answer by this computer's clock.
         """

@@ -1,4 +1,4 @@
-"""Checks that the versions of Python, torch, CUDA and driver agree on all hosts of a run, as pure functions."""
+"""Checks by pure functions that the versions of Python, torch, CUDA and driver agree on all hosts of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def check_versions(facts: Facts) -> list[Check]:
 def check_torch_builds(plan: Plan, facts: Facts) -> list[Check]:
     """Returns an error for each host where replicas need GPUs and torch was built without CUDA.
 
-    If the program has a `setup`, which may activate an environment with another torch, the line is only a warning.
+    The line is only a warning if the program has a `setup`, because `setup` may activate an environment with another
+    torch.
     """
     program = plan.topology.program
     if program.launcher is not Launcher.TORCH:

@@ -11,7 +11,7 @@ from torchyard_core.launch.runs.download import list_files
 from torchyard_core.launch.runs.known_runs import KnownRun
 
 _COMPLETE = re.compile(r"outputs/checkpoints/step-(\d{12})/checkpoint\.json")
-"""The path of a checkpoint's description. A checkpoint's folder gets its name only when all its files are complete."""
+"""The path of a checkpoint's description. A checkpoint's folder gets this name only when all its files are complete."""
 
 
 @dataclass(frozen=True)

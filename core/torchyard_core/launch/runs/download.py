@@ -15,7 +15,7 @@ from torchyard_core.launch.agent_interface import AgentLink
 
 LIST_TIMEOUT_S = 120.0
 Files = list[dict[str, Any]]
-"""Files with `path` and `size`, as returned by `files.list`."""
+"""Files as returned by `files.list`, each with `path` and `size`."""
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]")
 """Control characters, and surrogates that do not encode a byte of a file name."""
 _CHECKPOINT = re.compile(r"(outputs/checkpoints/step-\d{12})/[^/]+")
@@ -111,8 +111,8 @@ def fetch_files(
 def fetch_file(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
     """Downloads a file to a temporary file and renames it at the end. Yields the size of each received block.
 
-    Bytes beyond the announced `size` are ignored, for example those of a growing log. Raises HostError for malformed
-    data, and the errors of `AgentLink.call`.
+    Bytes beyond the announced `size`, such as those of a growing log, are ignored. Raises HostError for malformed data,
+    and the errors of `AgentLink.call`.
     """
     scratch = place.with_name(place.name + ".part")
     offset = 0

@@ -1,4 +1,4 @@
-"""Observation of a run through its primary's journal until the run ends, even if connections are lost."""
+"""Follows a run through its primary's journal until the run ends, even if connections are lost."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torchyard_core.launch.agent_interface import AgentLink, Reattach
 from torchyard_core.next_steps import ShowLogs
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses in seconds before attempts to reconnect; the last one repeats."""
+"""Pauses in seconds before attempts to reconnect. The last pause is repeated."""
 POLL_S = 0.2
-"""Maximum time in seconds to wait for an event, so that the program reacts to Ctrl-C."""
+"""Maximum time in seconds to wait for an event. It is short, so that the program reacts to Ctrl-C."""
 
 Event = dict[str, Any]
 
@@ -29,8 +29,8 @@ class Follower:
     """Yields the events of a run as they happen, and updates the `view` of the run accordingly.
 
     A lost connection is reported as a `connection` event with the time of the last journal entry. After a new
-    connection, the journal is replayed from that entry. A follower does not close its links. Call `close` if not all
-    events are read.
+    connection, the journal is replayed from that entry. A follower does not close its links. A caller that does not
+    read all events must call `close`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """Removes the follower's listeners from the links, and ends telemetry that no other listener uses."""
+        """Removes the follower's listeners from the links. Ends telemetry that no other listener uses."""
         for stop in self._stops:
             stop()
         self._stops.clear()
@@ -144,7 +144,7 @@ class Follower:
             if entry["event"] == "report":
                 self._steps[entry["replica"]] = float(entry.get("step") or 0)
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
-                self._steps.pop(entry["replica"], None)  # The replica will restart from the step of its checkpoint.
+                self._steps.pop(entry["replica"], None)  # The replica starts again from the step of its checkpoint.
             yield entry
         # Older daemons send `alive` as False with each part of a long journal. Only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
@@ -163,7 +163,7 @@ class Follower:
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 
     def _reports(self, sample: dict[str, Any]) -> Iterator[Event]:
-        """Yields reports of this run's replicas whose step has advanced since the last sample."""
+        """Yields a report for each replica of this run whose step has advanced since the last sample."""
         for key, metrics in sample.get("reports", {}).items():
             run_id, _, replica = key.partition("/")
             step = metrics.get("step")

@@ -1,4 +1,4 @@
-"""Sizes of models' gradients, as reported by the newest runs."""
+"""Sizes of models' gradients, as the newest runs reported them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torchyard_core.atomic_write import replace_content
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run in its last state known to this desktop. Times are RFC 3339 in UTC."""
+    """The last state of a run that this desktop knows. Times are RFC 3339 in UTC."""
 
     run_id: str
     name: str
@@ -35,15 +35,17 @@ class RunRecord:
     topology: str = ""
     """Text of the topology as it was run."""
     snapshot: str | None = ""
-    """Root hash of the code; None without code, empty in records of older versions."""
+    """Root hash of the code. None if the run has no code; empty in records of older versions."""
     lineage: str = ""
-    """ID of the first run of the run's lineage; empty in records of older versions."""
+    """ID of the first run in the chain of restarts that led to this run; empty in records of older versions."""
     planned: list[dict[str, Any]] = field(default_factory=list)
     """Name, host and GPU UUIDs of each replica, for drawing the run when no host answers."""
     restarted_from: str = ""
     """ID of the ended run that was restarted as this one."""
     booking: str = ""
     """ID of the booking that held the run's GPUs."""
+    sweep: str = ""
+    """Text of the search file, if the run is a sweep."""
     is_confirmed: bool = True
     """Whether the primary has confirmed that it started the run."""
 

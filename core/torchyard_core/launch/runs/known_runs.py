@@ -1,4 +1,4 @@
-"""Runs that are known to this desktop or to hosts: listing, lookup, details and stopping."""
+"""Runs that this desktop or hosts know: listing, lookup, details and stopping."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KnownRun:
     primary: str
     hosts: tuple[str, ...]
     is_fresh: bool
-    """Whether the primary answered; if not, `state` is as of `as_of`."""
+    """Whether the primary answered. If it did not, `state` was last known at `as_of`."""
     submitted: str = ""
     booking: str = ""
     """ID of the booking that holds the run's GPUs."""
@@ -40,6 +40,10 @@ class KnownRun:
     """The member that reported the state in place of the primary. The run may have changed since."""
     restarted_from: str = ""
     """ID of the ended run that was restarted as this one."""
+    is_sweep: bool = False
+    """Whether the run is the coordinator of a sweep."""
+    sweep_run: str = ""
+    """The run of the sweep that this run is a trial of."""
 
     @property
     def has_ended(self) -> bool:
@@ -114,14 +118,15 @@ def list_runs(
 def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
     """Returns the run with this ID, else the only run whose ID starts or ends with it, else the newest of this name.
 
-    `last` means the newest run. `runs` must be sorted from newest to oldest. Raises UsageError if no run or several
-    runs match.
+    `last` means the newest run. A trial of a sweep is found only by its whole ID, since it begins with the ID of its
+    sweep. `runs` must be sorted from newest to oldest. Raises UsageError if no run or several runs match.
     """
     if not run_id.strip():  # The empty value of an unset shell variable must not select the only run.
         raise UsageError("the run's ID is empty.", code="no_run", hint=ListRuns())
+    exact = [run for run in runs if run.run_id == run_id]
+    runs = [run for run in runs if not run.sweep_run]
     if run_id == "last" and runs:
         return runs[0]
-    exact = [run for run in runs if run.run_id == run_id]
     close = exact or [run for run in runs if run.run_id.startswith(run_id) or run.run_id.endswith(run_id)]
     close = close or [run for run in runs if run.name == run_id][:1]
     if len(close) == 1:
@@ -236,6 +241,7 @@ def _from_record(record: RunRecord) -> KnownRun:
         submitted=record.submitted,
         booking=record.booking,
         restarted_from=record.restarted_from,
+        is_sweep=bool(record.sweep),
     )
 
 
@@ -260,11 +266,13 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
         booking=str(record.get("booking", "")),
         reported_by="" if primary == host else host,
         restarted_from=str(record.get("restarted_from", "")),
+        is_sweep=bool(record.get("sweep")),
+        sweep_run=str(record.get("sweep_run", "")),
     )
 
 
 def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
-    """Returns a run of this desktop's history with only its state, reason and time taken from a host's report."""
+    """Returns a run of this desktop's history. Only its state, reason and time are taken from a host's report."""
     return replace(
         reported,
         name=own.name,
@@ -273,6 +281,7 @@ def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
         submitted=own.submitted,
         booking=own.booking,
         restarted_from=own.restarted_from,
+        is_sweep=bool(own.sweep),
         is_fresh=reported.is_fresh and host == own.primary,
         reported_by="" if host == own.primary else host,
     )

@@ -33,7 +33,7 @@ class LogTimes:
     def time(self, offset: int) -> float:
         """Returns the time at which the byte at `offset` was written.
 
-        Bytes after the last entry have its time. Without entries, the time is 0.
+        Bytes after the last entry have the time of that entry. If there are no entries, the time is 0.
         """
         number = min(bisect_right(self._sizes, offset), len(self._times) - 1)
         return self._times[number] if self._times else 0.0

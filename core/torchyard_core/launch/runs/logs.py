@@ -13,11 +13,11 @@ from torchyard_core.launch.runs.log_times import LogTimes
 LOG_WAIT_S = 10.0
 """Maximum time in seconds that a host waits for new log lines before it answers."""
 TAIL_PIECE = 64 * 1024
-"""Bytes that are read at a time when searching for a log's last lines."""
+"""Number of bytes that are read at a time in the search for a log's last lines."""
 
 
 class LogLine(NamedTuple):
-    """A line of a log, with the time of its first byte in seconds since the epoch, by the clock of the log's host."""
+    """A line of a log, and when its first byte was written: seconds since the epoch by the clock of the log's host."""
 
     time: float
     text: str

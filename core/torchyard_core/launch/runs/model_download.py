@@ -1,7 +1,7 @@
 """Download of a run's model as one file with its `state_dict`, from the newest or a chosen checkpoint.
 
 A host that has the checkpoint provides the file (the agent's `daemon/run_models.py`): it puts the parts of a sharded
-model together, since this computer may have no torch.
+model together, because this computer may not have torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ASK_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class ModelSource:
-    """How a host of the run finds checkpoints, and the interpreter that it runs to put a model together."""
+    """How a host of the run finds checkpoints, and which interpreter it runs to put a model together."""
 
     folder: str | None
     """The folder of checkpoints that the hosts share; None for the run's own folder on each host."""
@@ -50,7 +50,7 @@ class SavedModel:
     step: int
     is_sharded: bool
     size: int
-    """Bytes of the files that contain the model."""
+    """Total size in bytes of the files that contain the model."""
     newer_incomplete: str = ""
     """A sentence about a newer checkpoint that is incomplete; otherwise empty."""
 
@@ -219,7 +219,7 @@ def fetch_model(
 
     Args:
         progress: Called with (host, bytes downloaded, total bytes).
-        cancelled: Called while the host puts the model together; may raise an error, which ends the download.
+        cancelled: Called while the host puts the model together. If it raises an error, the download ends.
 
     Raises:
         TorchyardError: The host does not provide the model.

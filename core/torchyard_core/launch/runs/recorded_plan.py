@@ -1,4 +1,4 @@
-"""Restoration of the plan of a past or live run from its record."""
+"""Restores the plan of a past or live run from its record."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import Topology
+from torchyard_core.topology.replicas import replicas_of
 
 
 def recorded_plan(
@@ -18,10 +19,13 @@ def recorded_plan(
     """Restores the plan of a run and the facts of its hosts from the record's `topology` and `replicas`.
 
     GPUs that the run used and that are not in `known` are added to the facts of their host. Returns None for an
-    unreadable topology, or if no replicas are recorded.
+    unreadable topology, or if no replicas of the topology are recorded.
     """
     topology = topology_from_text(text).topology if text else None
     if topology is None or not planned:
+        return None
+    # The coordinator of a sweep is no replica of the sweep's topology.
+    if {str(replica["name"]) for replica in planned}.isdisjoint(one.name for one in replicas_of(topology)):
         return None
     hosts = _hosts(planned, {host.name: host for host in known})
     return _placed(topology, planned, hosts), tuple(hosts.values())

@@ -13,7 +13,7 @@ from torchyard_core.topology.strategies.registry import spec_of
 
 
 def check_program(topology: Topology) -> Findings:
-    """Checks the launcher and its keys, and that no text for a process contains a NUL character."""
+    """Checks the launcher and its keys. Also checks that no text for a process contains a NUL character."""
     program = topology.program
     if program.launcher is Launcher.COMMAND:
         if not program.command:

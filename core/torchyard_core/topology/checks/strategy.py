@@ -36,11 +36,11 @@ def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
     Under the strategy `none` this is only a warning, since the script may use them.
     """
     if topology.program.launcher is Launcher.COMMAND:
-        return  # With launcher `command`, the framework and not the strategy determines what the servers do.
+        return  # With launcher `command`, the framework determines what the servers do.
     finding = warning_finding if spec.kind is StrategyKind.NONE else error_finding
     for position, pool in enumerate(topology.pools):
-        if pool.role in (Role.PS, Role.REDUCER) and pool.role is not spec.server_role:
-            users = " or ".join(other.kind for other in all_specs() if other.server_role is pool.role)
+        if pool.role in (Role.PS, Role.REDUCER) and pool.role not in spec.server_roles:
+            users = " or ".join(other.kind for other in all_specs() if pool.role in other.server_roles)
             message = (
                 f"pool `{pool.name}` has nothing to do: {spec.kind} uses no {pool.role}. "
                 f"Remove it, or set strategy.kind to {users}"
@@ -50,7 +50,7 @@ def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
 
 def _unused_settings(topology: Topology) -> Findings:
     strategy = topology.strategy
-    used = {"on_worker_loss", *spec_of(strategy.kind).settings}  # check_strategy() handles on_worker_loss.
+    used = {"on_worker_loss", *spec_of(strategy.kind).settings}  # `on_worker_loss` is checked in check_strategy().
     for setting in (*SHARD_SETTINGS, *(setting for spec in all_specs() for setting in spec.own_settings)):
         if setting.key in used or getattr(strategy, setting.key) == type(strategy).model_fields[setting.key].default:
             continue
@@ -79,7 +79,7 @@ def _worker_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -
 
 
 def _server_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -> Findings:
-    """Yields problems for a number of server groups that does not match the strategy.
+    """Yields problems if the number of server groups does not match the strategy.
 
     A strategy needs one group of parameter servers or, if its trainers can serve parameters, one group for each worker
     group.

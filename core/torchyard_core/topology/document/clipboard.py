@@ -1,4 +1,4 @@
-"""Copying and pasting of replicas, within a topology or between two topologies.
+"""Copies and pastes replicas, within a topology or between two topologies.
 
 The text on the clipboard is JSON: each pool with the number of copied replicas, and a list of their pins. It contains
 no names of replicas, since the numbers in these names differ between topologies.

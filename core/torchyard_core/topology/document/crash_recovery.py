@@ -1,9 +1,8 @@
 """Snapshots of unsaved changes, which can be restored after a crash of the program.
 
 A document with unsaved changes has two files: the snapshot (`<token>.json`) and a lock file (`<token>.lock`) with the
-writer's PID, which the writer keeps locked. The lock, not the PID, determines whether the writer is running, since the
-system releases locks regardless of how a process ends, but reuses PIDs.
-
+writer's PID, which the writer keeps locked. The lock, not the PID, shows whether the writer is running: the system
+reuses PIDs, but releases the lock however the process ends.
 The files are in Torchyard's own folder, since the document's folder may be uploaded to hosts.
 """
 
@@ -74,7 +73,7 @@ class Recovery:
             self._lock_file(self._token).unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Keeps the snapshot for the next start, and releases its lock."""
+        """Releases the lock but keeps the snapshot, which the next start of the program can restore."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

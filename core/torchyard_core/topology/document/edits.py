@@ -19,7 +19,7 @@ from torchyard_core.yaml_io.model_validation import validate
 
 Block = TypeVar("Block", bound=FrozenModel)
 Members = Sequence[Sequence[str | None]]
-"""For each pool, the current names of its replicas; None for a new one."""
+"""The current names of the replicas of each pool. None stands for a new replica."""
 
 POOL_NAMES = {
     Role.CHIEF: "chief",
@@ -74,9 +74,6 @@ def _validated(block: type[Block], data: Mapping[str, Any]) -> Block:
     return changed
 
 
-# Edits of replicas
-
-
 def members_of(topology: Topology) -> list[list[str]]:
     """Returns the names of each pool's replicas."""
     members: list[list[str]] = [[] for _ in topology.pools]
@@ -124,7 +121,7 @@ def _sized(pool: Pool, replicas: int) -> Pool:
 def _moved(by_name: Mapping[str, Any], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, Any]:
     """Returns the entries under the new names of their replicas, without the entries of removed replicas.
 
-    Entries of names that were never replicas are kept, since checks report them.
+    Entries whose names never belonged to a replica are kept, because the checks report them.
     """
     moved: dict[str, Any] = {}
     for name, value in by_name.items():
@@ -145,7 +142,7 @@ def _layout_moved(topology: Topology, known: Collection[str], renamed: Mapping[s
 def add_replicas(
     topology: Topology, role: Role, count: int = 1, *, gpus: int = 0, pool: int | None = None
 ) -> tuple[Topology, tuple[str, ...]]:
-    """Adds replicas of a role to `pool` (a position), otherwise to the role's last pool, otherwise to a new pool.
+    """Adds replicas of a role to the pool at position `pool`, else to the role's last pool, else to a new pool.
 
     `gpus` is the number of GPUs per replica of a new pool. Returns the topology and the names of the new replicas.
     """
@@ -172,7 +169,7 @@ def add_replicas(
 
 
 def free_pool_name(topology: Topology, wish: str) -> str:
-    """Returns the requested name, with the lowest number from 2 that makes it unique if another pool has the name."""
+    """Returns the requested name if it is free, else the name with the lowest number from 2 that makes it unique."""
     taken = {pool.name for pool in topology.pools}
     number = 1
     name = wish
@@ -187,9 +184,6 @@ def remove_replicas(topology: Topology, names: Collection[str]) -> Topology:
     gone = set(names)
     members = [[name for name in pool if name not in gone] for pool in members_of(topology)]
     return rebuilt(topology, topology.pools, members)
-
-
-# Edits of pools, strategy, program and layout
 
 
 def set_pools(topology: Topology, positions: Collection[int], **changes: Any) -> Topology:
@@ -212,7 +206,7 @@ def set_pools(topology: Topology, positions: Collection[int], **changes: Any) ->
 def _without_too_high_minimum(pool: Pool, before: Pool) -> Pool:
     """Lowers `min_replicas` to the number of replicas if it has become too high.
 
-    A minimum that was already too high before the edit is unchanged, since checks report it.
+    A minimum that was already too high before the edit is left unchanged, because the checks report it.
     """
     least = pool.min_replicas
     if least is None or least <= pool.replicas or (before.min_replicas or 0) > before.replicas:
@@ -257,11 +251,11 @@ def set_layout(topology: Topology, layout: Mapping[str, Any] | None) -> Topology
     return with_parts(topology, layout=dict(layout) if layout else None)
 
 
-# Edits of pins
-
-
 def set_pins(topology: Topology, pins: Mapping[str, str | None]) -> Topology:
-    """Pins replicas, or removes a pin if its value is None. `manual_placement.pins_for` computes pins for a drop."""
+    """Pins replicas, or removes a pin if its value is None.
+
+    `manual_placement.pins_for` computes the pins when replicas are dropped.
+    """
     after = {name: target for name, target in {**topology.pins, **pins}.items() if target is not None}
     return with_parts(topology, pins=after)
 

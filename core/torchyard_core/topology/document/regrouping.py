@@ -1,8 +1,8 @@
-"""Edits of groups: moving replicas to another group changes the number of groups or the order of replicas.
+"""Edits that move replicas to another worker or server group.
 
-Groups are contiguous blocks of the replicas in their order, so that their sizes follow from their number. A replica
-therefore joins a group by an exchange with a member of the group: each of the two is pinned to the host or the GPUs of
-the other.
+Such a move changes the number of groups or the order of replicas. Groups are contiguous blocks of the replicas in their
+order, so the number of groups determines their sizes. A replica therefore joins a group by an exchange with a member of
+the group: each of the two is pinned to the host or the GPUs of the other.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Regrouping:
-    """Effect of a move between groups."""
+    """The effect of moving replicas to another group."""
 
     sizes: tuple[int, ...] = ()
-    """Sizes of the groups, if their number changes."""
+    """Sizes of the groups; empty if their number does not change."""
     exchanges: tuple[tuple[str, str], ...] = ()
     """Pairs of a moved replica and the replica with which it exchanges places."""
     after: Topology | None = None
@@ -106,9 +106,9 @@ def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str])
 
 
 def _within(topology: Topology, group: ReplicaGroup, names: Sequence[str], member: str) -> Regrouping:
-    """Returns the exchange of a single replica with the member `member` of its group.
+    """Returns the exchange of a single replica with `member`, another replica of its own group.
 
-    Nothing changes if there are several replicas or no other member was given.
+    If there are several replicas, or `member` is not another replica, nothing changes.
     """
     if len(names) != 1 or not member or member in names:
         return Regrouping()

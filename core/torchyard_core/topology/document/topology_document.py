@@ -40,9 +40,9 @@ class DocumentState:
 
     value: Topology
     typed: Written | None = None
-    """The valid text that was typed last. Later edits of the value change this text."""
+    """The last valid text that was typed. Later edits of the value change this text."""
     invalid_text: str = ""
-    """Text that is not a valid topology, opened or typed after `value` was set."""
+    """Text that was opened or typed after `value` was set, and that is not a valid topology. Empty if there is none."""
     problems: tuple[Problem, ...] = ()
     """The problems of the invalid text; empty if there is none."""
 
@@ -62,8 +62,6 @@ class TopologyDocument:
         self._saved: Written | None = None
         self._on_disk: bytes | None = None
         self._text: str | None = None
-
-    # Value and text
 
     @property
     def state(self) -> DocumentState:
@@ -91,7 +89,7 @@ class TopologyDocument:
         return replace(self._state, value=value)
 
     def with_shown_text(self, shown: str) -> DocumentState:
-        """Returns the state after the text is replaced by `shown`, which has the line ends of an editor."""
+        """Returns the state after the user has replaced the text in an editor by `shown`."""
         text = typed_over(self.text, shown)
         value, problems = topology_in(text, self.path)
         if value is None:
@@ -106,7 +104,7 @@ class TopologyDocument:
 
     @property
     def text(self) -> str:
-        """The text of the value. Text that was typed, read or saved is kept, and only changed parts are rewritten.
+        """The text of the document. Text that was typed, read or saved is kept, and only changed parts are rewritten.
 
         While the typed text is invalid, this is the invalid text.
         """
@@ -166,8 +164,6 @@ class TopologyDocument:
         """Returns the document as if read from its file, with line numbers for problems. Pools may be missing."""
         parsed = parse_document(self.text.removeprefix(BOM), str(self.path or UNTITLED))
         return TopologyFile(parsed, self.folder, self.value, parsed.problems)
-
-    # Access to the file
 
     def start_new(self, value: Topology | None = None) -> None:
         """Starts a document without a file."""
@@ -237,7 +233,7 @@ class TopologyDocument:
             return "changed"
 
     def keep_mine(self) -> None:
-        """Allows the next save to overwrite a file that was changed by another program."""
+        """Allows the next save to overwrite a file that another program has changed."""
         if self.path is None:
             return
         try:

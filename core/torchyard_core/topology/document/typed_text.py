@@ -33,5 +33,5 @@ def typed_over(text: str, typed: str) -> str:
     lines = [*old[:first], *changed, *old[len(old) - last :]]
     for at in range(1, len(lines)):
         if lines[at] == "\n" and lines[at - 1].endswith("\r"):
-            lines[at] = "\r\n"  # Otherwise, "\r" and "\n" would together form a single line end.
+            lines[at] = "\r\n"  # If they were not separated, "\r" and "\n" would together form a single line end.
     return bom + "".join(lines)

@@ -1,4 +1,4 @@
-"""Patching of a topology's YAML text. Unchanged parts are preserved byte for byte, with their comments.
+"""Patches a topology's YAML text. Unchanged parts are preserved byte for byte, with their comments.
 
 A value is replaced in place if the style of the text allows it. Otherwise the changed key at the top level, or the
 changed entry of `pools`, is rewritten as a whole. The result is parsed again. It is discarded if it differs from the

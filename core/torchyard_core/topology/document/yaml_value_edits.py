@@ -1,4 +1,4 @@
-"""Replacement of single values in YAML text, which preserves style, order and comments around them.
+"""Replaces single values in YAML text, and preserves the style, order and comments around them.
 
 The module supports changes of scalars and of lists in brackets anywhere, and the addition or removal of keys in block
 and flow mappings. The caller rewrites other changed values, such as block lists and multi-line text.
@@ -70,8 +70,8 @@ class ValueEdits:
         kept = [key for key in old if key in new]
         gone = [key for key in old if key not in new]
         come = {key: value for key, value in new.items() if key not in old}
-        # New keys are inserted after the last old key. Edits that also remove keys, or keep no key, are therefore not
-        # supported.
+        # New keys are inserted after the last old key. An edit that keeps no key is therefore not supported, and
+        # neither is one that both adds and removes keys.
         if not kept or (gone and come):
             raise UnsupportedStyle
         for key in kept:

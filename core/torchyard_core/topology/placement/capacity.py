@@ -11,12 +11,14 @@ from torchyard_core.topology.model import Pool, Role
 
 TRAINERS, SERVERS, EVALUATORS = "trainers", "servers", "evaluators"
 GB_IN_GIB = 1e9 / 2**30
-"""Number of GiB in a GB. A pool requires memory in GB of 10⁹ bytes, so that a host or GPU that is sold as 64 GB, but
-reports slightly less than 64 GiB, satisfies a requirement of 64 GB."""
+"""Number of GiB in a GB. A pool requires memory in GB of 10⁹ bytes.
+
+A host or GPU that is sold as 64 GB may report slightly less than 64 GiB. It still satisfies a requirement of 64 GB.
+"""
 
 
 def spread_class(role: Role) -> str:
-    """Returns the class of a role. The replicas of a class are spread evenly together.
+    """Returns the class of a role. The replicas of a class are counted together when they are spread evenly.
 
     The classes are trainers, evaluators, and parameter servers with reducers.
     """

@@ -1,7 +1,7 @@
-"""Manual placement: pins for replicas dropped on a host or GPU, and reasons to refuse a drop.
+"""Manual placement: computes pins for replicas that the user drops on a host or GPU, or refuses the drop.
 
-The *target* of a gesture is `gpu-b` (a host), `gpu-b:2` (the first of the GPUs for the replicas), or empty, which
-leaves the choice to the planner.
+The *target* of a drop is `gpu-b` (a host), `gpu-b:2` (the first GPU for the replicas), or empty, which leaves the
+choice to the planner.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Drop:
 
 
 class _Swap:
-    """A swap: the replicas whose GPUs a dragged replica takes, and the GPUs that it leaves to them."""
+    """A swap: the replicas whose GPUs a dragged replica takes, and the GPUs that the dragged replica leaves to them."""
 
     def __init__(self, topology: Topology, hosts: Sequence[HostFacts], placed: Mapping[str, Slot], dragged: set[str]):
         self._topology = topology
@@ -92,7 +92,7 @@ class _Swap:
         """The pins of the other replicas to the GPUs that the dragged replica leaves, by replica."""
 
     def partners(self, replica: Replica, host: str, taken: Sequence[int]) -> Collection[str]:
-        """Returns the replicas whose GPUs a dragged replica takes; empty unless they all fit on the GPUs it leaves."""
+        """Returns the replicas whose GPUs a dragged replica takes; empty unless all fit on the GPUs that it leaves."""
         old = self._placed.get(replica.name)
         if old is None:
             return ()
@@ -159,7 +159,7 @@ class _Slots:
         return list(range(first, first + replica.pool.gpus))
 
     def free(self, names: Collection[str]) -> None:
-        """Makes the GPUs available to which the given replicas are pinned."""
+        """Frees the GPUs to which the given replicas are pinned."""
         gone = {f"taken by {name}" for name in names}
         self._holders = {index: why for index, why in self._holders.items() if why not in gone}
 

@@ -1,17 +1,15 @@
 """Deterministic placement of replicas on hosts and GPUs.
 
 Replicas pinned to GPUs are placed first, then replicas pinned to hosts. Pools follow in the order of their number of
-possible GPUs or hosts, smallest first, so that flexible pools leave scarce GPUs to other pools. Among equal pools,
-trainers come first, then evaluators, then servers and reducers. If replicas remain unplaced, other orders are tried,
-and the placement with the most trainers, then the most replicas, is returned.
-
-A pin should move few other replicas. The *home* of a replica is its slot in the placement without any pins. A replica
-that is not pinned stays at home unless a pinned replica takes its GPUs, in which case it moves to the home of the
-pinned replica if it fits there. A replica without GPUs leaves its host if a replica of the same class is pinned there,
-so that a spread stays even. If this leaves replicas unplaced, the pools are placed around the pins instead, provided
-that this places more trainers or, with as many trainers, more replicas. Homes depend only on topology and hosts, so the
-same file gives the same plan in the window, in the command and in a launch.
-
+possible GPUs or hosts, smallest first, so pools that can use many GPUs do not take scarce ones from other pools. Among
+equal pools, trainers come first, then evaluators, then servers and reducers. If replicas remain unplaced, other orders
+are tried, and the placement with the most trainers, then the most replicas, is returned. A pin should move as few other
+replicas as possible. The *home* of a replica is its slot (host and GPUs) in a placement that ignores all pins. A
+replica that is not pinned stays at home unless a pinned replica takes its GPUs, in which case it moves to the home of
+the pinned replica if it fits there. A replica without GPUs leaves its host if a replica of the same class is pinned
+there, which keeps replicas evenly spread. If this leaves replicas unplaced, the pools are placed around the pins
+instead, provided that this places more trainers or, with as many trainers, more replicas. Homes depend only on topology
+and hosts, so the same file gives the same plan in the window, in the command and in a launch.
 - *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas or, if
   there is none, the largest host. The chief is packed together with the workers.
 - *spread* uses the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
@@ -47,9 +45,12 @@ from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin
 from torchyard_core.topology.replicas import Replica, replicas_of
 
 MANY = 1_000_000
-"""A number larger than the GPUs of any fleet, so that pools with GPUs are placed before pools without GPUs."""
+"""A number larger than the number of GPUs of any fleet.
+
+It makes pools that use GPUs come before pools that do not.
+"""
 MACHINE_LABEL = "machine"
-"""Label of a host's machine type."""
+"""The label that gives a host's machine type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,10 @@ class _PlacementAttempt:
         return Placement(self.slots, tuple(self._problems))
 
     def is_worth_another_try(self) -> bool:
-        """Returns whether an unplaced replica would fit on an empty host, so that another order could place it."""
+        """Returns whether another order of the pools might place more replicas.
+
+        This is the case if an unplaced replica would fit on an empty host.
+        """
         if len(self.left) < 2:
             return False
         empty = [HostCapacity(host, order) for order, host in enumerate(self._hosts)] if self.short else []
@@ -199,8 +203,6 @@ class _PlacementAttempt:
 
     def workers_take_gpus(self) -> bool:
         return any(pool.gpus for pool in self._topology.pools if pool.role is Role.WORKER)
-
-    # Placement of pinned replicas
 
     def _place_pinned(self, replicas: Sequence[Replica]) -> None:
         choices: list[tuple[Replica, GpuChoice]] = []
@@ -247,8 +249,6 @@ class _PlacementAttempt:
         line = self._line(("pins", replica.name))
         self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
 
-    # Placement of replicas in their homes (their places in a placement without pins)
-
     def _stay_at_home(self) -> None:
         """Places replicas without a pin in their homes, or in the home of the pinned replica that took their GPUs."""
         if not self._homes:
@@ -256,7 +256,7 @@ class _PlacementAttempt:
         taken_by = {gpu.uuid: name for name, slot in self.slots.items() for gpu in slot.gpus}
         settled = {*self.slots, *self._failed_pins}
         moving = [one for one in self._replicas if one.name not in settled]
-        # The chief is placed last, since it stays only on a host that also has other trainers, if any are placed.
+        # The chief is placed last, because it stays only on a host that has other trainers, if there are any.
         moving.sort(key=lambda one: one.role is Role.CHIEF)
         self._free_homes = Counter(self._lane(one) for one in self._replicas if one.name in self._homes)
         self._free_homes.subtract(
@@ -285,11 +285,17 @@ class _PlacementAttempt:
         return self._took(replica, home)
 
     def _lane(self, replica: Replica, slot: Slot | None = None) -> tuple[str, str, bool]:
-        """Returns the host of a slot (by default the replica's home), the replica's class, and whether it has GPUs."""
+        """Returns the host of a slot, the replica's class, and whether the replica has GPUs.
+
+        The slot is by default the replica's home.
+        """
         return (slot or self._homes[replica.name]).host, spread_class(replica.role), bool(replica.pool.gpus)
 
     def _took(self, replica: Replica, slot: Slot | None, on: str = "") -> bool:
-        """Places a replica on a slot, if it fits and the slot is on host `on` (if given). Returns whether it did so."""
+        """Places a replica on a slot if it fits, and returns whether it did.
+
+        If `on` is given, the slot must be on this host.
+        """
         if slot is None or len(slot.gpus) != replica.pool.gpus or on not in ("", slot.host):
             return False
         capacity = self._by_name[slot.host]
@@ -311,15 +317,13 @@ class _PlacementAttempt:
             self._names_of_allowed[pool_index] = frozenset(capacity.host.name for capacity in allowed)
         return self._names_of_allowed[pool_index]
 
-    # Placement of pools
-
     def _place_pool(self, pool_index: int) -> bool:
         """Places a pool and returns whether all of its replicas were placed."""
         replicas, pool = self.left[pool_index], self.pool(pool_index)
         allowed = self._allowed(pool, self._capacities)
         rule = pool.placement or (PlacementRule.PACK if pool.gpus else PlacementRule.SPREAD)
         if pool.placement is None and not any(capacity.host.checked for capacity in allowed):
-            rule = PlacementRule.SPREAD  # Packing is impossible with unknown capacities.
+            rule = PlacementRule.SPREAD  # Packing needs to know the capacity of hosts.
         if rule is PlacementRule.PACK:
             capacities = self._packed(pool, allowed, len(replicas))
         else:
@@ -351,7 +355,7 @@ class _PlacementAttempt:
         return [one for one in capacities if all(one.host.labels.get(key) == value for key, value in wanted)]
 
     def _left_out(self, pool: Pool) -> str:
-        """Returns a hint if this computer has capacity for a replica of the pool, otherwise an empty string."""
+        """Returns a hint if this computer, which is not used, has capacity for the pool; otherwise an empty string."""
         local = [one for one in self._capacities if one.host.address is None]
         if pool.hosts or len(local) == len(self._capacities) or not any(one.fits(pool) for one in local):
             return ""
@@ -375,7 +379,7 @@ class _PlacementAttempt:
         A host is yielded again while it has capacity.
         """
         companions = self._companions(pool)
-        # Sorting keeps equal hosts in the order of `hosts` or, if there is no such list, of the fleet.
+        # Sorting is stable, so equal hosts stay in the order of `hosts` or, if there is no such list, of the fleet.
         capacities = sorted(allowed, key=lambda capacity: self._pack_key(capacity, pool, inf))
         most = max((capacity.free_gpus(pool) for capacity in capacities), default=0) if pool.gpus else 0
         current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None
@@ -384,8 +388,8 @@ class _PlacementAttempt:
         for number in range(count):
             if current is None or not current.fits(pool):
                 wanted = (count - number) * pool.gpus + companions
-                # A host without capacity for one replica has none later. Unless a host has capacity for all remaining
-                # replicas, the next host in the list is the best.
+                # A host that lacks capacity for one replica now will lack it later, too. If no host has capacity for
+                # all remaining replicas, the next host in the list is the best.
                 if wanted <= most:
                     capacities = sorted(capacities, key=lambda capacity: self._pack_key(capacity, pool, wanted))
                 first = next((at for at, capacity in enumerate(capacities) if capacity.fits(pool)), len(capacities))
@@ -453,9 +457,6 @@ class _PlacementAttempt:
                 )
 
 
-# Orders in which pools are placed
-
-
 def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
     """Returns a key that sorts pools by their number of possible GPUs or hosts, smallest first."""
     pool = attempt.pool(pool_index)
@@ -466,7 +467,7 @@ def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ..
 
 
 def _order_by_spare_choice(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Returns a key that sorts pools by the number of possible GPUs that the pool would leave free, smallest first."""
+    """Returns a key that sorts pools by how many of their possible GPUs they would leave free, fewest first."""
     pool = attempt.pool(pool_index)
     share = len(attempt.left[pool_index]) * max(1, pool.gpus)
     return attempt.choice(pool) - share, *_usual_order(attempt, pool_index)

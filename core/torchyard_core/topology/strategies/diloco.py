@@ -23,6 +23,7 @@ def _traffic(participants: Participants) -> Traffic:
         return Traffic(
             served(first_replicas, participants.servers, in_step=False),
             groups_of(groups, serves=False),
+            has_reducers=participants.servers[0].role is Role.REDUCER,
         )
     firsts = tuple(group[0].name for group in groups)
     bundles = (Bundle(Pattern.AVERAGE, firsts, firsts, in_step=False),) if len(firsts) > 1 else ()
@@ -30,7 +31,13 @@ def _traffic(participants: Participants) -> Traffic:
 
 
 def _check(topology: Topology, counts: RoleCounts) -> Findings:
-    """Yields a warning for a single worker group, and errors for a quorum or fragments that cannot work."""
+    """Yields a warning for a single worker group, and errors for servers, a quorum or fragments that cannot work."""
+    if counts[Role.PS] and counts[Role.REDUCER]:
+        message = (
+            "the parameter servers of diloco average the groups, so that its reducers have nothing to do: remove the "
+            "pools with role reducer, or those with role ps"
+        )
+        yield error_finding("strategy-counts", message, "strategy", "kind")
     yield from _check_quorum(topology, counts)
     groups = topology.strategy.worker_groups or (None if counts[Role.CHIEF] else counts[Role.WORKER])
     if groups == 1:
@@ -72,10 +79,6 @@ def _check_quorum(topology: Topology, counts: RoleCounts) -> Findings:
                 )
                 yield error_finding("strategy-needs", message, "strategy", key)
         return
-    for key in ("fragments", "overlap_steps", "mixing"):
-        if getattr(strategy, key) != Strategy.model_fields[key].default:
-            message = f"diloco with parameter servers does not support `{key}`: remove it, or the pools with role ps"
-            yield error_finding("strategy-counts", message, "strategy", key)
     groups = strategy.worker_groups or max(1, counts[Role.CHIEF] + counts[Role.WORKER])
     if strategy.quorum is not None and strategy.quorum > groups:
         message = (
@@ -86,7 +89,7 @@ def _check_quorum(topology: Topology, counts: RoleCounts) -> Findings:
 
 
 def mixing_of(strategy: Strategy) -> float:
-    """Returns the fraction of its own parameters that a group keeps when an average arrives."""
+    """Returns the fraction of its own parameters that a group keeps when it receives an average."""
     if strategy.mixing is not None:
         return strategy.mixing
     return 0.5 if strategy.overlap_steps else 0.0
@@ -101,6 +104,7 @@ SPEC = StrategySpec(
         ({"name": "workers", "role": "worker", "replicas": 4, "gpus": 1},),
     ),
     server_role=Role.PS,
+    other_server_role=Role.REDUCER,
     servers_are_optional=True,
     is_asynchronous=True,
     trainers_serve=True,

@@ -33,7 +33,7 @@ def _traffic(participants: Participants) -> Traffic:
 def _check(topology: Topology, counts: RoleCounts) -> Findings:
     """Yields a warning if `max_staleness` is too low for the number of worker groups, and problems of sharding.
 
-    The exchange of a group overlaps its next step. If G groups push in turn, each push is therefore computed from
+    A group exchanges while it computes its next step. If G groups push in turn, each push is therefore computed from
     parameters that are 2G−1 versions old.
     """
     strategy = topology.strategy

@@ -1,6 +1,6 @@
-"""Data that the exchange of one step sends over the link of each location, such as a host.
+"""How much data the exchange of one step sends over the link of each host or other location.
 
-The unit is M, the size of the gradients. A link is full-duplex, and its load is the load of the busier direction.
+The unit is M, the size of the gradients. Links are full-duplex. The load of a link is the load in its busier direction.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torchyard_core.topology.strategies.traffic import Bundle, Pattern, Traffic
 def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]) -> dict[str, float]:
     """Returns the load by location, in M per step.
 
-    Data between replicas at the same location uses no link. Exchanges between neighbours (Hogwild) and of averages
-    (DiLoCo, also with servers) are omitted, since most steps do not include them.
+    Data between replicas at the same location uses no link. Hogwild's exchanges between neighbours and DiLoCo's
+    averages, with or without servers, are omitted, since most steps do not include them.
 
     Args:
         traffic: The traffic of the topology.
@@ -53,7 +53,7 @@ def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]
 
 
 def _mixed_loads(serve: Iterable[Bundle], place_of: Mapping[str, str]) -> dict[str, float]:
-    """Returns the loads if both trainers and reducers sum gradients. Each link has equal loads in both directions."""
+    """Returns the loads if both trainers and reducers sum gradients. A link's loads in its two directions are equal."""
     trainers = Counter(place_of[name] for name in {name for each in serve for name in each.sources} if name in place_of)
     reducers = Counter(place_of[name] for name in {name for each in serve for name in each.targets} if name in place_of)
     of_trainer, of_reducer = mixed_parts(trainers.total(), reducers.total())
@@ -61,7 +61,8 @@ def _mixed_loads(serve: Iterable[Bundle], place_of: Mapping[str, str]) -> dict[s
     for place in {*trainers, *reducers}:
         trainers_elsewhere = trainers.total() - trainers[place]
         reducers_elsewhere = reducers.total() - reducers[place]
-        # A trainer sends each part to the participant that sums it, and the sum of its own part to all trainers.
+        # A trainer sends each part to the participant that sums it. It also sends the sum of its own part to all
+        # trainers.
         by_trainer = 2 * of_trainer * trainers_elsewhere + of_reducer * reducers_elsewhere
         loads[place] = trainers[place] * by_trainer + reducers[place] * of_reducer * trainers_elsewhere
     return {place: load for place, load in loads.items() if load}

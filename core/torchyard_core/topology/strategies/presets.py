@@ -34,13 +34,14 @@ PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
 GROUPS = ("strategies", "frameworks", "scale tiers")
 """Values of `group`, in the order of display."""
 BEATS_RING = "beats_ring"
-"""Value of `replicas`: the lowest number of reducers that are faster than a ring."""
+"""Value of `replicas` that means the lowest number of reducers that are faster than a ring."""
 BANDWIDTH = "bandwidth"
-"""Value of `replicas`: the number of reducers that match the trainers' total bandwidth (see `reducers_for_bandwidth`).
+"""Value of `replicas` that means the number of reducers that match the trainers' total bandwidth.
 
-The bandwidths are `worker_gbps` and `reducer_gbps`."""
+`reducers_for_bandwidth` computes it from `worker_gbps` and `reducer_gbps`.
+"""
 MIN_REDUCERS = 1
-"""Number of reducers for topologies in which no number of reducers is faster than a ring."""
+"""Number of reducers that is used if no number of reducers is faster than a ring."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class PresetPool:
     name: str
     role: Role
     replicas: int | None
-    """The number of replicas; None if BEATS_RING or BANDWIDTH determine it."""
+    """The number of replicas. None if BEATS_RING or BANDWIDTH determines it."""
     gpus: int
     data: Mapping[str, Any]
     """All keys of the pool in the preset."""
@@ -140,14 +141,14 @@ def presets_of(group: str) -> tuple[Preset, ...]:
 
 
 def unused_replicas(topology: Topology, key: str) -> Mapping[Role, tuple[str, ...]]:
-    """Returns the topology's servers and reducers that neither the preset's strategy nor its pools use, by role.
+    """Returns, by role, the topology's servers and reducers that neither the preset's strategy nor its pools use.
 
-    Returns nothing with launcher `command`.
+    The result is empty if the launcher is `command`.
     """
     chosen = preset(key)
     if topology.program.launcher is Launcher.COMMAND:
         return {}  # With launcher `command`, the framework determines what its servers do.
-    used = {spec_of(StrategyKind(chosen.strategy["kind"])).server_role, *(pool.role for pool in chosen.pools)}
+    used = {*spec_of(StrategyKind(chosen.strategy["kind"])).server_roles, *(pool.role for pool in chosen.pools)}
     names = {
         role: tuple(replica.name for replica in replicas_of(topology) if replica.role is role)
         for role in (Role.PS, Role.REDUCER)
@@ -200,7 +201,7 @@ def preset_topology(key: str) -> Topology:
 
 
 _COMPUTED_KEYS = ("name", "role", "replicas", "gpus", "worker_gbps", "reducer_gbps")
-"""Keys of a preset's pool that are not copied as they are."""
+"""Keys of a preset's pool whose values are computed rather than copied."""
 
 
 def _by_rule(topology: Topology, pool: PresetPool) -> int:

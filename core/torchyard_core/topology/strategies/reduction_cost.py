@@ -1,4 +1,4 @@
-"""Duration of a step's exchange over a ring, over reducers, or over both.
+"""How long the exchange of a step takes over a ring, over reducers, or over both.
 
 The unit is M/B, the time to send a model's gradients over one host's link. The formulas apply to N trainers, S
 reducers, full-duplex links of equal bandwidth, and pipelined transfers. Runs use the same formulas
@@ -27,7 +27,10 @@ class ReductionCost:
 
     best: Reduction
     times: dict[Reduction, float]
-    """Durations in M/B of the possible reductions. With as many reducers as trainers, MIXED equals REDUCERS."""
+    """Durations in M/B of the possible reductions.
+
+    If there are as many reducers as trainers, MIXED takes as long as REDUCERS.
+    """
 
     @property
     def time(self) -> float:
@@ -60,7 +63,7 @@ def mixed_parts(trainers: int, reducers: int) -> tuple[float, float]:
 
 
 def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
-    """Returns the fastest reduction. Among equals the ring is preferred, then reducers alone."""
+    """Returns the fastest reduction. If several are equally fast, the ring is preferred, then reducers alone."""
     if trainers < 2:
         return ReductionCost(Reduction.RING, {Reduction.RING: 0.0})
     times = {Reduction.RING: ring_time(trainers)}

@@ -23,7 +23,7 @@ def _traffic(participants: Participants) -> Traffic:
     best = fastest_reduction(len(trainers), len(reducers)).best
     if best is Reduction.RING:
         return Traffic(ring(trainers))  # The reducers are not used, since they would not make the exchange faster.
-    return Traffic(served(trainers, reducers), trainers_reduce=best is Reduction.MIXED)
+    return Traffic(served(trainers, reducers), trainers_reduce=best is Reduction.MIXED, has_reducers=True)
 
 
 def _exchange_cost(trainers: int, servers: int) -> ExchangeCost | None:

@@ -1,4 +1,4 @@
-"""Registry of the strategies' descriptors and of the settings that several strategies share."""
+"""Registry of the strategies' descriptors, and the settings that several strategies share."""
 
 from __future__ import annotations
 

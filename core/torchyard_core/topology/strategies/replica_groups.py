@@ -28,7 +28,10 @@ class ReplicaGroup:
 
     kind: GroupKind
     number: int | None
-    """The number of the group among the groups of its kind, from 0; None if all replicas of the kind form one group."""
+    """The number of the group among the groups of its kind, from 0.
+
+    None if all replicas of the kind form one group.
+    """
     members: tuple[str, ...]
 
     @property

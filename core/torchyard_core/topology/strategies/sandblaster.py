@@ -1,4 +1,4 @@
-"""Descriptor of `sandblaster`: trainers are synchronous with parameter servers, which run the optimizer."""
+"""Descriptor of `sandblaster`: trainers train synchronously, and parameter servers run the optimizer."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ RoleCounts = Mapping[Role, int]
 
 @dataclass(frozen=True)
 class StrategySetting:
-    """A setting in the form of the editor. Its default and bounds are defined by the field in `model.Strategy`."""
+    """A setting as the editor's form shows it. The field in `model.Strategy` defines its default and bounds."""
 
     key: str
     """Name of the field."""
@@ -32,7 +32,10 @@ class StrategySetting:
     if_unset: str = ""
     """Text that the editor shows in the empty field of a setting whose default is None."""
     is_essential: bool = False
-    """Whether runs that use the setting cannot work without it. Other strategies then report it as an error."""
+    """Whether a run that uses the setting cannot work without it.
+
+    The checks report such a setting as an error if the strategy does not support it.
+    """
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class StrategyPreset:
 
     sentence: str
     pools: tuple[Mapping[str, Any], ...]
-    """Pools as in a preset's file (`resources/presets`)."""
+    """Pools in the same form as in a preset's file (`resources/presets`)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -64,9 +67,9 @@ class Participants:
     strategy: Strategy
     trainers: tuple[Replica, ...]
     groups: tuple[tuple[Replica, ...], ...]
-    """The worker groups, without empty ones."""
+    """The worker groups. Empty groups are omitted."""
     servers: tuple[Replica, ...]
-    """Replicas of the strategy's `server_role`."""
+    """Replicas of the strategy's `server_roles`."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class StrategySpec:
     preset: StrategyPreset | None = None
     server_role: Role | None = None
     """Role of the servers that the strategy uses."""
+    other_server_role: Role | None = None
+    """Role of the servers that the strategy can use instead."""
     servers_are_optional: bool = False
     """Whether the strategy also works without these servers."""
     is_asynchronous: bool = False
@@ -87,22 +92,26 @@ class StrategySpec:
     trainers_serve: bool = False
     """Whether each worker group can serve the parameters by itself, without pools of servers."""
     own_settings: tuple[StrategySetting, ...] = ()
-    """Settings of this strategy alone. Under other strategies, the checks report them."""
+    """Settings that only this strategy has. The checks report them if another strategy is used."""
     shared_settings: tuple[str, ...] = ()
     """Keys of `registry.SHARED_SETTINGS` that have an effect."""
     edge_labels: tuple[tuple[str, str], ...] = ()
-    """Labels of the canvas' edges: templates with `{steps}`, and the setting that gives this number."""
+    """Templates for the labels of the canvas' edges, with `{steps}`, and the setting that gives this number."""
     traffic: Callable[[Participants], Traffic] = lambda participants: Traffic()
-    """Returns the edges and groups. There are no edges if required servers are missing."""
+    """A function that returns the edges and groups. There are no edges if required servers are missing."""
     exchange_cost: Callable[[int, int], ExchangeCost | None] = lambda trainers, servers: None
-    """Returns the cost for numbers of trainers (2 or more) and servers.
+    """A function that returns the cost for numbers of trainers (2 or more) and servers.
 
-    Returns None if steps do not wait for the exchange, or if required servers are missing.
+    It returns None if steps do not wait for the exchange, or if required servers are missing.
     """
     check: Callable[[Topology, RoleCounts], Findings] = lambda *given: iter(())
-    """Yields problems that are specific to this strategy."""
+    """A function that yields problems specific to this strategy."""
     check_script: Callable[[Strategy, str, str], Findings] = lambda *given: iter(())
-    """Yields problems of the script, from its path and source."""
+    """A function that yields problems of the script, given its path and source."""
+
+    @property
+    def server_roles(self) -> tuple[Role, ...]:
+        return tuple(role for role in (self.server_role, self.other_server_role) if role is not None)
 
     @property
     def settings(self) -> frozenset[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchyard_core.topology.model import Launcher, Role, Topology
 from torchyard_core.topology.replicas import Replica, replicas_of
 from torchyard_core.topology.strategies.registry import spec_of
@@ -11,7 +13,7 @@ from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 
 def traffic_of(topology: Topology) -> Traffic:
-    """Returns the edges and groups of a topology. A strategy without the servers that it needs has no edges."""
+    """Returns the edges and groups of a topology. If the strategy lacks servers that it needs, there are no edges."""
     replicas = replicas_of(topology)
     evaluation = _evaluation(replicas)
     if topology.program.launcher is Launcher.COMMAND:
@@ -23,10 +25,10 @@ def traffic_of(topology: Topology) -> Traffic:
             strategy,
             trainers=tuple(replica for replica in replicas if replica.role.trains),
             groups=tuple(group for group in worker_groups(topology, replicas) if group),
-            servers=tuple(replica for replica in replicas if replica.role is spec.server_role),
+            servers=tuple(replica for replica in replicas if replica.role in spec.server_roles),
         )
     )
-    return Traffic((*traffic.bundles, *evaluation), traffic.groups, traffic.trainers_reduce)
+    return replace(traffic, bundles=(*traffic.bundles, *evaluation))
 
 
 def _evaluation(replicas: tuple[Replica, ...]) -> tuple[Bundle, ...]:

@@ -19,7 +19,7 @@ number."""
 
 
 class Pattern(StrEnum):
-    """The kind of the edges in a bundle."""
+    """How the edges of a bundle connect replicas."""
 
     RING = "ring"
     """From each trainer to the next, and from the last to the first: an all-reduce."""
@@ -28,7 +28,7 @@ class Pattern(StrEnum):
     NEIGHBOURS = "neighbours"
     """From a group's trainers to the trainers of the next group, rank by rank: Hogwild."""
     AVERAGE = "average"
-    """Between the first trainers of all groups, drawn as a loop: DiLoCo."""
+    """Between the first trainers of all groups: DiLoCo. The edges are drawn as a loop."""
     CHECKPOINTS = "checkpoints"
     """From the chief to an evaluator, independent of the exchange of a step."""
 
@@ -87,6 +87,8 @@ class Traffic:
     """Worker and server groups. Groups of a kind are listed only if there are several."""
     trainers_reduce: bool = False
     """Whether trainers also perform the work of servers, as in Hogwild, DiLoCo and a mixed reduction."""
+    has_reducers: bool = False
+    """Whether the servers are reducers, which hold no parameters."""
 
     def of(self, pattern: Pattern) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles if bundle.pattern is pattern)

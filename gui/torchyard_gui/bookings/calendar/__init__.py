@@ -1,1 +1,1 @@
-"""The calendar of the Bookings page: geometry, painting, input."""
+"""The calendar of the Bookings page: its geometry, painting and input."""

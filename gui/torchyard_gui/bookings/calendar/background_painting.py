@@ -1,4 +1,4 @@
-"""Painting below and above the bookings: grid, folded hosts, use without a booking, and the current time."""
+"""Paints what is below and above the bookings: the grid, folded hosts, use without a booking, and the current time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.theme import theme
 
 WIDTH_NOW = 12.0
-"""Minimum width in pixels of the mark of a GPU that is in use now."""
+"""Minimum width in pixels of the mark for a GPU that is in use now."""
 REPORTED_WITHIN = timedelta(minutes=15)
 LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
@@ -48,7 +48,7 @@ def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF
 
 
 def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
-    """Paints the number of booked slots of each folded host over time, as bars with texts such as `3 of 4`."""
+    """Paints, for each folded host, how many slots are booked over time, as bars with texts such as `3 of 4`."""
     look = theme()
     since, until = axis.starts[0], axis.days[-1].end
     painter.setFont(look.font("tiny"))
@@ -71,14 +71,16 @@ def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRec
 
 
 def unbooked_boxes(picture: DisplayList, axis: Axis, gpu: str) -> list[QRectF]:
-    """Returns the boxes for a GPU's use without a booking. If this use continues, the last box extends to now."""
+    """Returns the boxes for a GPU's use without a booking. If it is in use without a booking now, the last box extends
+    to now.
+    """
     row = picture.lanes.lane_of.get(gpu)
     if row is None:
         return []
     times = list(picture.usage.unbooked.get(gpu, ()))
     use = picture.used_now.get(gpu)
     if use is not None and picture.now is not None:
-        # A record that ended shortly before `use.since` belongs to the same use, because agents report only every few
+        # If a record ended shortly before `use.since`, it belongs to the same use, because agents report only every few
         # minutes.
         begin = min((time.start for time in times if time.end >= use.since - REPORTED_WITHIN), default=use.since)
         begin = min(begin, use.since, picture.now - timedelta(seconds=1))

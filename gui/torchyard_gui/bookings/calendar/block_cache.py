@@ -1,7 +1,7 @@
 """Cache of the rounded corners of blocks.
 
 `drawRoundedRect` costs 0.2 ms, and a calendar draws thousands of blocks. The corners are therefore drawn once for each
-appearance of a block and then copied. The rest of a block is filled.
+appearance of a block and then copied. The remaining area of a block is filled.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BlockCache:
             painter.drawPixmap(QPointF(x, y), pixmap)
 
     def _ink(self, look: Look) -> tuple[QColor, QColor]:
-        """Returns the two colours of a block: the owner's colour blended with the background, and the outline."""
+        """Returns the two colours of a block: the owner's colour mixed with the background, and that of the outline."""
         found = self._inks.get(look)
         if found is None:
             token, own, is_selected = look

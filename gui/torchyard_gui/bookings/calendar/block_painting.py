@@ -1,4 +1,4 @@
-"""Painting of bookings: body, use, idle time, and a label shortened to the available width."""
+"""Paints bookings: their body, use, idle time, and a label that is shortened to the available width."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Align = Qt.AlignmentFlag
 LINE = 15
 LEFT = Align.AlignLeft | Align.AlignVCenter
 LABEL_WIDTH = 120.0
-"""Maximum free width in pixels that is considered for a label beside a narrow block."""
+"""Maximum width in pixels of the free space beside a narrow block that is used for a label."""
 RUNS_ON_X = 16
-"""Width in pixels that is subtracted from the free width beside a narrow block before a label is fitted."""
+"""Pixels of the free space beside a narrow block that a label leaves empty."""
 Measure = Callable[[str, bool], float]
-"""Returns the width of a text in pixels; the flag selects bold."""
+"""Returns the width of a text in pixels. The second argument says whether the text is bold."""
 READABLE = 42
-"""Minimum width in pixels for a shortened title."""
+"""Minimum width in pixels at which a shortened title is still shown."""
 
 
 @dataclass(frozen=True)
 class BlockLabel:
-    """Texts of a block. Any of them may be empty.
+    """The texts of a block, any of which may be empty.
 
-    `title` is in bold. `more` is below or after the title, or stands alone. `initial` is the owner's initial, and
-    `outside` is beside a narrow block.
+    `title` is bold. `more` is below or after the title, or stands alone. `initial` is the first letter of the owner's
+    name, and `outside` is shown beside a narrow block.
     """
 
     title: str = ""
@@ -76,7 +76,9 @@ def _longest(width: float, texts: tuple[str, ...], measure: Measure) -> str:
 
 
 class BlockPainter:
-    """Paints blocks. Text widths, labels, corners and the hatching are cached; call `forget` when the theme changes."""
+    """Paints blocks. Text widths, labels, corners and the hatching are cached. `forget` must be called when the theme
+    changes.
+    """
 
     def __init__(self) -> None:
         self._widths: dict[tuple[str, bool], float] = {}
@@ -107,8 +109,8 @@ class BlockPainter:
     ) -> None:
         """Paints the blocks within `clip`.
 
-        Blocks that do not match the filter are painted pale, as are those of the booking `lifted`, which is being moved
-        or resized.
+        Blocks that do not match the filter are painted pale. So are those of the booking `lifted`, which the user is
+        moving or resizing.
         """
         since, until = axis.starts[0], axis.days[-1].end
         for number, block in enumerate(picture.blocks):
@@ -124,7 +126,9 @@ class BlockPainter:
                 painter.setOpacity(1.0)
 
     def _beside(self, picture: DisplayList, block: Block, axis: Axis) -> float:
-        """Returns the width for a label between a block and the next block on its first lane. It may be negative."""
+        """Returns the width of the space for a label between a block and the next block on its first lane. It may be
+        negative.
+        """
         right = axis.x_of(block.end)
         nearest = axis.width
         for other in picture.following(block):

@@ -1,4 +1,4 @@
-"""Blocks of the calendar: adjacent lanes of one booking form one block. Independent of Qt."""
+"""Blocks of the calendar: a booking's adjacent lanes form one block. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_HELD = timedelta(minutes=1)
 SHORTEST_SHOWN = timedelta(minutes=5)
 """Minimum duration of the idle times and uses without a booking that are shown.
 
-Programs that start or stop cause shorter ones.
+Shorter ones occur whenever programs start or stop.
 """
 
 
@@ -32,7 +32,7 @@ class Block:
     top: int
     bottom: int
     start: float
-    """Seconds since 1970, as for all times that are drawn."""
+    """Start of the booking in seconds since 1970, as are all times that are drawn."""
     end: float
 
 
@@ -74,7 +74,7 @@ def hue_of(person: str) -> int:
 def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
     """Returns the number of booked slots of a folded host over time, as (interval, count).
 
-    Counts of zero are omitted.
+    Intervals in which no slot is booked are left out.
 
     Args:
         booked: The booked intervals of all slots of the host.
@@ -108,14 +108,14 @@ def free_now(
 
 @dataclass(frozen=True)
 class Usage:
-    """Actual use of GPUs, for comparison with the bookings."""
+    """How GPUs were actually used, for comparison with the bookings."""
 
     used: Mapping[str, Sequence[Interval]]
-    """Intervals of use by GPU, merged."""
+    """For each GPU, the intervals in which it was in use, merged."""
     unbooked: Mapping[str, Sequence[Interval]]
-    """Intervals of use without a booking, by GPU."""
+    """For each GPU, the intervals in which it was in use without a booking."""
     idle: Mapping[str, Sequence[Interval]]
-    """For each booking, the intervals in which none of its GPUs was in use, as far as the hosts were observed."""
+    """For each booking, the intervals in which none of its GPUs was in use, as far as agents have observed this."""
 
 
 class UsageBuilder:
@@ -123,9 +123,9 @@ class UsageBuilder:
 
     While the usage records stay the same, only changed and current bookings are compared with them.
 
-    Hosts are not watched all the time, and unwatched time is not regarded as idle. Idle time is the time that an agent
-    reports as idle, the past time of a booking that was released as unused (`NO_SHOW`), and the time in which none of
-    the booking's GPUs was in use, between the first and the last use that was observed on one of its hosts.
+    Hosts are not observed all the time, and time without observation does not count as idle. Idle time is the time that
+    an agent reports as idle, the past time of a booking that was released as unused (`NO_SHOW`), and the time in which
+    none of the booking's GPUs was in use, between the first and the last use that was observed on one of its hosts.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class UsageBuilder:
         self._used = {gpu: merge(times) for gpu, times in by_gpu.items()}
 
     def _move(self, come: Iterable[Booking], gone: Iterable[Booking]) -> set[str]:
-        """Updates the bookings and their index by GPU. Returns the GPUs whose bookings changed."""
+        """Updates the bookings and the index of bookings by GPU. Returns the GPUs whose bookings have changed."""
         gpus: set[str] = set()
         for booking in gone:
             self._bookings.pop(booking.id, None)

@@ -18,7 +18,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class CalendarGeometry(QAbstractScrollArea):
-    """Scroll area whose width shows all days; lanes scroll vertically below the headings.
+    """Scroll area that is as wide as all shown days. Lanes scroll vertically below the headings.
 
     Positions are in viewport pixels.
     """
@@ -68,7 +68,7 @@ class CalendarGeometry(QAbstractScrollArea):
     def show_rows(self, top: int, bottom: int) -> None:
         """Scrolls until the rows from `top` to `bottom` are visible.
 
-        Scrolling up goes further by the height of a host's heading.
+        If it scrolls up, it goes further by the height of a host's heading.
         """
         bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
         if top < bar.value():

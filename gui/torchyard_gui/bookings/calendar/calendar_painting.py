@@ -1,4 +1,4 @@
-"""Painting of the calendar without proposals, previews and the keyboard cursor, and a cache of the result."""
+"""Paints the calendar without proposals, previews and the keyboard cursor, and caches the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class CalendarPainter:
-    """Paints the calendar with cached labels and corners. Call `forget` when the theme changes."""
+    """Paints the calendar with cached labels and corners. `forget` must be called when the theme changes."""
 
     def __init__(self) -> None:
         self.blocks = BlockPainter()
@@ -42,7 +42,7 @@ class CalendarPainter:
         Args:
             selected: ID of the selected booking.
             lifted: ID of the booking that is being moved or resized.
-            marked: Lanes under the keyboard cursor.
+            marked: Lanes that the keyboard cursor covers.
         """
         down = M.days_header - scrolled
         body = QRectF(M.lane_header, M.days_header, rect.right() - M.lane_header, rect.bottom() - M.days_header)
@@ -76,10 +76,9 @@ class CalendarPainter:
 
 
 class SnapshotCache:
-    """Cache of the painted viewport. Call `forget` after each change of what is painted.
+    """Cache of the painted viewport. `forget` must be called whenever something that is painted has changed.
 
-    The viewport is requested at each use, because a stored Python object of a viewport that Qt created can become
-    invalid.
+    The viewport is requested each time, because the Python object of a viewport that Qt has created can become invalid.
     """
 
     def __init__(self, view: QAbstractScrollArea, paint: Callable[[QPainter, QRectF], None]):

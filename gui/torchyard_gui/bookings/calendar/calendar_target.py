@@ -1,4 +1,4 @@
-"""Interfaces of the calendar view for gestures, mouse input and keyboard input.
+"""What gestures, mouse input and keyboard input need of the calendar view.
 
 Positions are in viewport pixels, times in seconds since 1970.
 """
@@ -21,11 +21,13 @@ from torchyard_gui.bookings.calendar.lanes import Row
 from torchyard_gui.bookings.calendar.time_axis import Axis
 
 Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
-"""Returns why GPUs cannot be booked from start to end, or "" if they can. The booking is the one to change, or None."""
+"""Returns why GPUs cannot be booked from start to end, or "" if they can. The last argument is the booking to change,
+or None.
+"""
 
 
 class GestureTarget(Protocol):
-    """Interface of the calendar for mouse gestures."""
+    """What mouse gestures need of the calendar."""
 
     def second_at(self, position: QPoint) -> float: ...
     def drag_step(self) -> float: ...
@@ -44,7 +46,7 @@ class GestureTarget(Protocol):
 
 
 class CalendarTarget(GestureTarget, Protocol):
-    """Interface of the calendar for mouse and keyboard input."""
+    """What mouse and keyboard input need of the calendar."""
 
     axis: Axis
     chosen_fit: int

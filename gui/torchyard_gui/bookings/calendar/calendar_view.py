@@ -51,7 +51,7 @@ from torchyard_gui.widgets.gesture import Gesture
 class CalendarView(CalendarGeometry):
     """Calendar with painting, selection, and input by mouse and keyboard.
 
-    `refuse` validates a booking during a drag or a keyboard edit.
+    `refuse` is called during a drag or a keyboard edit and says why the booking would be refused.
     """
 
     book_wanted = Signal(tuple, float, float)
@@ -65,11 +65,11 @@ class CalendarView(CalendarGeometry):
     activated = Signal(str)
     fold_wanted = Signal(str)
     step_wanted = Signal(int)
-    """Emitted with 1 for the next days or -1 for the previous ones."""
+    """Emitted with 1 if the user wants to see the next days, and with -1 for the previous days."""
     fit_pressed = Signal(int)
-    """Emitted with the index of a fit that was selected by a click or an arrow key."""
+    """Emitted with the index of the proposed booking that a click or an arrow key has selected."""
     fit_wanted = Signal(int)
-    """Emitted with the index of a fit to book."""
+    """Emitted with the index of the proposed booking that the user wants to book."""
     context_requested = Signal(QPoint)
 
     def __init__(self, parent: QWidget | None = None):
@@ -102,7 +102,7 @@ class CalendarView(CalendarGeometry):
         theme().changed.connect(self._theme_changed)
 
     def set_picture(self, picture: DisplayList) -> None:
-        """Replaces the displayed calendar. A gesture in progress continues in the new calendar."""
+        """Replaces the calendar that is shown. A gesture in progress continues with the new one."""
         rows = rows_changed(self.picture, picture)
         shown = self._selected, self.edit, self.cursor_, self.verticalScrollBar().maximum()
         super().set_picture(picture)
@@ -137,7 +137,7 @@ class CalendarView(CalendarGeometry):
 
     @property
     def ghost(self) -> Overlay | None:
-        """The preview of the current drag or keyboard edit, or None if there is none."""
+        """The preview of the drag or keyboard edit in progress, or None if there is none."""
         return self._ghost
 
     def select(self, booking_id: str) -> None:
@@ -156,14 +156,15 @@ class CalendarView(CalendarGeometry):
         self._refresh()
 
     def cancel(self) -> bool:
-        """Ends the gesture, or else the keyboard edit, or else removes the keyboard cursor.
+        """Ends the gesture in progress. If there is none, ends the keyboard edit; if there is none either, removes the
+        keyboard cursor.
 
         Returns:
             Whether there was any of the three.
         """
         was = self.gesture is not None or self.edit is not None or self.cursor_ is not None
         if self._mouse.cancel():
-            pass  # Esc first ends a gesture, and only then a keyboard edit.
+            pass  # Esc first ends a gesture in progress, and only the next Esc ends a keyboard edit.
         elif self.edit is not None:
             self.edit = None
             self.end_preview()
@@ -216,11 +217,11 @@ class CalendarView(CalendarGeometry):
             edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
 
     def drag_step(self) -> float:
-        """Returns the grid step of drags in seconds. The Alt key selects a finer step."""
+        """Returns the step in seconds to which a drag is rounded. While Alt is pressed, the step is finer."""
         return drag_step(self.span, is_fine=self._is_fine)
 
     def snapped(self, second: float) -> float:
-        """Returns the nearest time on the grid of drags."""
+        """Returns the nearest time to which a drag is rounded."""
         return self.axis.snapped(second, self.drag_step())
 
     def _take_modifiers(self, event: QMouseEvent) -> None:
@@ -276,7 +277,9 @@ class CalendarView(CalendarGeometry):
         self._paint_moving(painter)
 
     def paint_all(self, painter: QPainter, height: int | None = None) -> None:
-        """Paints the calendar from its first row down to `height`, for benchmarks. None means only the viewport."""
+        """Paints the calendar from its first row down to `height`, for benchmarks. If `height` is None, paints only the
+        viewport.
+        """
         rect = QRectF(0, 0, self.viewport().width(), height or self.viewport().height())
         self._paint_still(painter, rect, scroll=0 if height else None)
 
@@ -311,7 +314,7 @@ class CalendarView(CalendarGeometry):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._mouse.cancel()  # A new width moves the days, so the pointer is over a different time.
+            self._mouse.cancel()  # If the width changes, the days move, so a different time is under the pointer.
         self.still.forget()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:

@@ -1,4 +1,6 @@
-"""Display list of a calendar: all drawn values, computed once per change instead of once per repaint."""
+"""The display list of a calendar: all values that are drawn. They are computed once per change and not once per
+repaint.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ Strip = tuple[tuple[float, float, float], ...]
 
 @dataclass(frozen=True)
 class DisplayList:
-    """Values to draw.
+    """The values to draw.
 
-    `strips` has an entry for each entry of `blocks`. `dimmed` contains the IDs of the bookings that do not match the
+    For each entry of `blocks`, `strips` has an entry. `dimmed` contains the IDs of the bookings that do not match the
     filter.
     """
 
@@ -39,14 +41,16 @@ class DisplayList:
     states: Mapping[str, str] = field(default_factory=dict)
     """The marks of the hosts' states, by host."""
     host_notes: Mapping[str, str] = field(default_factory=dict)
-    """A note about each host: the GPU model, the number of GPUs if models differ, or the number of CPU cores."""
+    """A note about each host: its GPU model, the number of GPUs if there are several models, or the number of CPU
+    cores.
+    """
     person: str = ""
     zone: str = "UTC"
     now: datetime | None = None
     used_now: Mapping[str, UseNow] = field(default_factory=dict)
-    """Current use without a booking, by slot."""
+    """The current use without a booking, by slot."""
     by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
-    """The blocks of each lane in order of their start. Keys are the tops of lanes."""
+    """The blocks of each lane in the order of their start. The key is the vertical position of the lane."""
 
     def following(self, block: Block) -> tuple[Block, ...]:
         """Returns the next block on the block's first lane, if there is one."""
@@ -60,7 +64,7 @@ _start_and_id = attrgetter("start", "booking.id")
 
 
 class DisplayListBuilder:
-    """Builds display lists incrementally: after a change of one booking, the blocks of the others are reused."""
+    """Builds display lists incrementally: if one booking changes, the blocks of all others are reused."""
 
     def __init__(self) -> None:
         self._usage = UsageBuilder()
@@ -159,7 +163,7 @@ class DisplayListBuilder:
                 del self._by_lane[top]
 
     def _fold(self, changed: Collection[str]) -> None:
-        """Recomputes the counts of folded hosts. `changed` contains the GPUs whose bookings changed."""
+        """Computes the counts of folded hosts again. `changed` are the GPUs whose bookings have changed."""
         before, self._folded = self._folded, {}
         for row in self._lanes.rows:
             if row.kind != "folded":
@@ -199,7 +203,7 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
     if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
         return None
     if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
-        return None  # The texts of blocks depend on the current minute.
+        return None  # Texts of blocks may change every minute.
     if any(getattr(before, name) != getattr(after, name) for name in same):
         return None
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}

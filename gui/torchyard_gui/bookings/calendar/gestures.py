@@ -1,4 +1,4 @@
-"""Mouse gestures of the calendar: draw, move and resize a booking."""
+"""Mouse gestures of the calendar, which draw, move and resize bookings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Refused = Callable[[str], None]
 
 
 class _Drag(Gesture):
-    """Drag that begins beyond the drag distance and shows a preview of the GPUs, start and end of a booking."""
+    """A drag that begins after the drag distance, and shows a preview of a booking with its GPUs, start and end."""
 
     def __init__(self, target: GestureTarget, position: QPoint, refused: Refused):
         self._target = target
@@ -36,7 +36,7 @@ class _Drag(Gesture):
 
 
 class _Edit(_Drag):
-    """Drag that changes an existing booking."""
+    """A drag that changes an existing booking."""
 
     def __init__(self, target: GestureTarget, booking: Booking, position: QPoint, change: Change, refused: Refused):
         super().__init__(target, position, refused)
@@ -56,7 +56,7 @@ class _Edit(_Drag):
 
 
 class MoveBooking(_Edit):
-    """Drag that moves a booking in time and across lanes, with all of its GPUs."""
+    """A drag that moves a booking in time and across lanes, with all of its GPUs."""
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
@@ -70,7 +70,7 @@ class MoveBooking(_Edit):
         if not self._has_started(position):
             return
         begin = self._start + self._target.second_at(position) - self._grip
-        # A drag that changes only the lane keeps the exact time, even if the time is not on the grid.
+        # A drag that only changes the lane keeps the exact time, even if it is not a multiple of the step.
         far = abs(begin - self._start) >= self._target.drag_step() / 2
         shift = self._target.snapped(begin) - self._start if far else 0.0
         held = self._shifted(self._number(position) - self._lane), self._start + shift, self._end + shift
@@ -84,7 +84,7 @@ class MoveBooking(_Edit):
     def _shifted(self, lanes: int) -> tuple[str, ...]:
         """Returns the GPUs of the booking moved down by `lanes` lanes.
 
-        GPUs of folded hosts stay unchanged. The distance is limited so that every GPU stays within the calendar.
+        GPUs of folded hosts stay unchanged. The distance is limited, because every GPU must stay within the calendar.
         """
         numbers = {gpu: self._lanes.index(gpu) for gpu in self.booking.gpus if gpu in self._lanes}
         if not numbers:
@@ -100,7 +100,7 @@ class MoveBooking(_Edit):
 
 
 class ResizeBooking(_Edit):
-    """Drag that moves the start or the end of a booking."""
+    """A drag that moves the start or the end of a booking."""
 
     cursor = Qt.CursorShape.SizeHorCursor
 
@@ -133,7 +133,7 @@ Book = Callable[[tuple[str, ...], float, float], None]
 
 
 class DrawBooking(_Drag):
-    """Drag that draws a new booking over free time. A press without a drag calls `clicked`."""
+    """A drag that draws a new booking in free time. If the mouse is released without a drag, `clicked` is called."""
 
     cursor = Qt.CursorShape.CrossCursor
 
@@ -156,7 +156,7 @@ class DrawBooking(_Drag):
         first, last = sorted(edges)
         held = gpus, first, max(last, first + self._target.drag_step())
         if held != self._held:
-            # The refusal is computed once per step and lane instead of once per pixel.
+            # The refusal is computed once per step and lane, because computing it for every pixel would be slow.
             self._held = held
             self._reason = self._target.show_preview(*held, None, position)
 

@@ -1,4 +1,4 @@
-"""Painting of the headings: days and hours at the top, hosts and lanes at the left, and the time zone in the corner."""
+"""Paints the headings: days and hours at the top, hosts and lanes at the left, and the time zone in the corner."""
 
 from __future__ import annotations
 

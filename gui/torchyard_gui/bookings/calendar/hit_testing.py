@@ -1,4 +1,6 @@
-"""Hit testing for mouse and keyboard: finds blocks, their edges and proposed bookings, and chooses the mouse cursor."""
+"""Finds what is at a position, for mouse and keyboard: blocks, their edges and proposed bookings; chooses the mouse
+cursor.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.tokens import METRICS as M
 
 EDGE = 6
-"""Maximum width in pixels of the edges by which a booking is resized."""
+"""Maximum width in pixels of the parts at a block's ends by which a booking is resized."""
 HOUR = 3600.0
 Shape = Qt.CursorShape
 
@@ -51,7 +53,7 @@ def labelled_block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | 
 
 
 def edges_at(block: Block, axis: Axis, x: float) -> tuple[bool, bool]:
-    """Returns two values: whether `x` is at the start of a block, and whether it is at the end."""
+    """Returns whether `x` is at the start of a block, and whether it is at the end."""
     rect = rect_of(block, axis)
     reach = min(EDGE, rect.width() / 4)
     return x - rect.left() <= reach, rect.right() - x <= reach
@@ -68,10 +70,10 @@ def fit_at(fits: Sequence[Fit], picture: DisplayList, axis: Axis, at: QPointF) -
 
 
 def shape_at(block: Block | None, picture: DisplayList, axis: Axis, at: QPointF, *, on_header: bool) -> Shape | None:
-    """Returns the shape of the mouse cursor, or None for the arrow.
+    """Returns the shape of the mouse cursor at a position, or None for the arrow.
 
     Args:
-        on_header: Whether the position is on the headings of hosts, left of the first day.
+        on_header: Whether the position is on the headings of hosts, which are to the left of the first day.
     """
     if block is None:
         row = picture.lanes.row_at(at.y())
@@ -100,8 +102,8 @@ def block_under(cursor: Cursor, picture: DisplayList) -> Block | None:
 def first_cursor(picture: DisplayList, axis: Axis, selected: str) -> Cursor:
     """Returns the initial keyboard cursor, one hour long.
 
-    It starts with the selected booking or else at the next full hour. If today is not shown, it starts at 9:00 on the
-    first day.
+    It starts with the selected booking. If none is selected, it starts at the next full hour or, if today is not shown,
+    at 9:00 on the first day.
     """
     block = next((one for one in picture.blocks if one.booking.id == selected), None)
     if block is not None:

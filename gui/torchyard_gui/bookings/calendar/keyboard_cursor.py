@@ -10,7 +10,9 @@ from torchyard_gui.bookings.calendar.time_axis import STEP_S
 
 @dataclass(frozen=True)
 class Cursor:
-    """Marked area of the calendar: the lanes from `anchor` to `lane`, and the time from `start` to `end` in seconds."""
+    """The marked area of the calendar: the lanes from `anchor` to `lane`, and the time from `start` to `end` in
+    seconds.
+    """
 
     anchor: int
     lane: int
@@ -24,7 +26,7 @@ class Cursor:
     def moved(self, lanes: int, steps: int, count: int) -> Cursor:
         """Returns a cursor of the same length that has been moved by a number of lanes or steps.
 
-        A move to another lane marks only that lane.
+        If it moves to another lane, it covers only that lane.
         """
         if lanes:
             lane = _within(self.lane + lanes, count)
@@ -32,12 +34,14 @@ class Cursor:
         return replace(self, start=self.start + steps * STEP_S, end=self.end + steps * STEP_S)
 
     def extended(self, lanes: int, steps: int, count: int) -> Cursor:
-        """Returns the cursor extended by lanes, and at its end by steps. It covers at least a quarter of an hour."""
+        """Returns the cursor after it was extended by lanes and, at its end, by steps. It is at least a quarter of an
+        hour long.
+        """
         end = max(self.end + steps * STEP_S, self.start + STEP_S)
         return replace(self, lane=_within(self.lane + lanes, count), end=end)
 
     def with_edges(self, start: int = 0, end: int = 0) -> Cursor:
-        """Returns the cursor with its start and end moved by quarters of an hour."""
+        """Returns the cursor after its start and its end were moved by quarters of an hour."""
         first = self.start + start * STEP_S
         last = self.end + end * STEP_S
         return replace(self, start=min(first, last - STEP_S), end=max(last, first + STEP_S)) if last > first else self
@@ -48,9 +52,9 @@ def _within(lane: int, count: int) -> int:
 
 
 class KeyboardEdit:
-    """Change of a booking's start and end by keyboard.
+    """A change of a booking's start and end by keyboard.
 
-    `is_changed` is true while they differ from those of the booking.
+    `is_changed` says whether they differ from those of the booking.
     """
 
     def __init__(self, booking: Booking):

@@ -1,4 +1,6 @@
-"""Keyboard input of the calendar. Keys are identified by code instead of by letter, to support Hangul input methods."""
+"""Keyboard input of the calendar. Keys are identified by their codes and not by letters, because of Hangul input
+methods.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class KeyboardInput:
         self._follow(steps)
 
     def _follow(self, steps: int) -> None:
-        """Shows the next or previous days when the cursor leaves the shown days."""
+        """Shows the next or the previous days when the cursor has left the shown days."""
         target = self._target
         cursor = target.cursor_
         if cursor is None or not steps:

@@ -1,6 +1,6 @@
 """Rows of the calendar: for each host, a heading with one lane per slot, or a single row if the host is folded.
 
-Independent of Qt.
+Does not depend on Qt.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torchyard_gui.theme.tokens import METRICS
 
 LANE, HOST, FOLDED = METRICS.lane, METRICS.host_row, METRICS.host_folded
 SHOWN_AT_FIRST = 64
-"""Number of lanes above which the hosts of a fleet are folded initially."""
+"""Number of lanes of a fleet up to which no host with GPUs is folded at first."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the heading of a host, a folded host, or one lane. `slots` contains the slots of that host or lane."""
+    """A row: the heading of a host, a folded host, or one lane. `slots` are the slots of this host or lane."""
 
     kind: str
     host: str
@@ -40,7 +40,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Lanes:
-    """All rows from top to bottom. `lane_of` maps the ID of a slot to its lane; slots of folded hosts are absent."""
+    """All rows from top to bottom. `lane_of` contains the lane of each slot by the slot's ID, except for slots of
+    folded hosts.
+    """
 
     rows: tuple[Row, ...]
     height: int
@@ -103,8 +105,8 @@ def _order(slot: Slot) -> tuple[bool, str, int, str]:
 def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
     """Returns the hosts that are folded at first.
 
-    If there are few slots, these are the hosts without GPUs, provided that any host has GPUs. If there are many slots,
-    these are all hosts except those in `keep_open`, as long as their lanes fit.
+    If there are few slots, the hosts without GPUs are folded, provided that another host has GPUs. If there are many
+    slots, all hosts are folded except those in `keep_open`, as long as their lanes fit.
     """
     known = list(slots)
     with_gpu = {slot.host for slot in known if not slot.is_cpu}
@@ -126,7 +128,7 @@ def short_model(slot: Slot) -> str:
     name = re.sub(r"(?i)\b(nvidia|geforce|amd|instinct|tesla|quadro)\b", "", slot.model)
     name = re.sub(r"(?i)[- ]?(\d+ ?GB).*$", "", name)
     name = re.sub(r"(?i)[- ](sxm\d*|pcie|hbm\d*e?)\b.*$", "", name).strip(" -")
-    # Vendors give the memory in GiB, of which the GPU reserves a part. Rounding to whole GiB restores the vendor's
+    # Vendors state the memory in GiB, of which the GPU reserves a part. Rounding to whole GiB gives the vendor's
     # number.
     gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
     return f"{name} {gigabytes} GB".strip() if gigabytes else name

@@ -19,8 +19,8 @@ HOUR = 3600.0
 class MouseInput:
     """Handles mouse events and holds the gesture in progress. Positions are in viewport pixels.
 
-    A press changes the selection only when the button is released, because a selection opens a drawer beside the
-    calendar and thereby moves all blocks under the pointer.
+    The selection changes only when the button is released, because selecting a booking opens a drawer beside the
+    calendar, which moves all blocks under the pointer.
     """
 
     def __init__(self, target: CalendarTarget):
@@ -35,7 +35,7 @@ class MouseInput:
 
     @property
     def lifted(self) -> str:
-        """The ID of the booking being moved or resized, or "" if there is none."""
+        """The ID of the booking that is being moved or resized, or "" if there is none."""
         return self.gesture.booking.id if isinstance(self.gesture, MoveBooking | ResizeBooking) else ""
 
     def press(self, position: QPoint) -> None:
@@ -98,7 +98,6 @@ class MouseInput:
         return True
 
     def leave(self) -> None:
-        """Restores the default shape of the mouse cursor."""
         self._target.viewport().unsetCursor()
 
     def _gesture_on(self, block: Block, position: QPoint) -> Gesture:
@@ -114,13 +113,13 @@ class MouseInput:
         self._target.still.forget()
 
     def _clicked(self, position: QPoint) -> None:
-        """Moves the keyboard cursor to the clicked lane and time. The cursor is one hour long."""
+        """Moves the keyboard cursor, with a length of one hour, to the lane and time that were clicked."""
         target = self._target
         row = target.lane_at(position)
         if row is not None:
             lane = target.picture.lanes.lanes.index(row)
             step = target.drag_step()
-            start = target.snapped(target.second_at(position) - step / 2)  # Rounds down to the grid
+            start = target.snapped(target.second_at(position) - step / 2)
             target.set_cursor(Cursor(lane, lane, start, start + HOUR))
 
     def _hover(self, position: QPoint) -> None:

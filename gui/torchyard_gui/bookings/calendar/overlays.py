@@ -1,4 +1,4 @@
-"""Overlays of the calendar: numbered proposals, the preview of an edit, and the keyboard cursor."""
+"""What is painted over the calendar: numbered proposals, the preview of an edit, and the keyboard cursor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Box = tuple[int, int, float, float]
 
 @dataclass(frozen=True)
 class Overlay:
-    """A proposed or previewed booking with its boxes. `reason` states why the booking would be refused, or is ""."""
+    """A proposed or previewed booking with its boxes. `reason` says why it would be refused, or is ""."""
 
     boxes: tuple[Box, ...]
     caption: str = ""

@@ -1,4 +1,4 @@
-"""The time axis: the displayed days and the positions of times within them. Independent of Qt.
+"""The time axis: the displayed days and the positions of times within them. Does not depend on Qt.
 
 All days have the same width. When daylight saving time begins or ends, an hour of that day is therefore slightly wider
 (a day of 23 hours) or narrower (25 hours). No time is drawn twice or omitted.
@@ -17,18 +17,18 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 Span = Literal["day", "week", "month", "agenda"]
 DAYS_BEFORE = 2
-"""Number of days before the chosen day in the view of a week.
+"""Number of days before the chosen day that the view of a week shows.
 
-It is small because most bookings of interest lie ahead.
+The number is small, because most bookings of interest are in the future.
 """
 AGENDA_DAYS = 28
 STEP_S = 15 * 60
-"""Finest step in seconds of drags, and step of the keyboard cursor."""
+"""The finest step in seconds of a drag, which is also the step of the keyboard cursor."""
 
 
 @dataclass(frozen=True)
 class Day:
-    """One column of the axis: a day in the time zone. `start` and `end` are seconds since 1970."""
+    """One column of the axis, which is a day in the time zone. `start` and `end` are in seconds since 1970."""
 
     date: date
     start: float
@@ -41,7 +41,7 @@ class Day:
 
 @dataclass(frozen=True)
 class Axis:
-    """Consecutive days side by side, from position 0 to `width` in pixels."""
+    """Consecutive days side by side, from position 0 to `width`, in pixels."""
 
     days: tuple[Day, ...]
     zone: str
@@ -62,14 +62,14 @@ class Axis:
         return self.width / len(self.days)
 
     def x_of(self, second: float) -> float:
-        """Returns the position of a time. Times outside the shown days are clamped."""
+        """Returns the position of a time. A time outside the shown days gets the position of the nearest end."""
         number = max(0, bisect_right(self.starts, second) - 1)
         day = self.days[number]
         share = min(max((second - day.start) / (day.end - day.start), 0.0), 1.0)
         return (number + share) * self.column
 
     def second_at(self, x: float) -> float:
-        """Returns the time at a position. Positions outside the shown days are clamped."""
+        """Returns the time at a position. A position outside the shown days gets the time of the nearest end."""
         number = min(max(int(x // self.column), 0), len(self.days) - 1)
         day = self.days[number]
         share = min(max(x / self.column - number, 0.0), 1.0)
@@ -93,7 +93,9 @@ class Axis:
 
 
 def _tick_hours(column: float) -> int:
-    """Returns the number of hours between two labels, such that the labels fit into a column; 0 means no labels."""
+    """Returns the number of hours between two labels at which the labels fit into a column; 0 means that there are no
+    labels.
+    """
     for every in (1, 2, 3, 6, 12):
         if column * every / 24 >= 26:
             return every
@@ -101,7 +103,7 @@ def _tick_hours(column: float) -> int:
 
 
 def days_of(span: Span, around: date) -> tuple[date, ...]:
-    """Returns the shown days: the day itself, seven days around it, its month, or the four weeks that start with it."""
+    """Returns the shown days: the chosen day, seven days around it, its month, or the four weeks that begin with it."""
     if span == "day":
         return (around,)
     if span == "week":
@@ -155,7 +157,7 @@ def local_day(moment: datetime, zone: str) -> date:
 
 
 def zone_mark(moment: datetime, zone: str) -> str:
-    """Returns the short name and offset of the time zone, such as `KST (UTC+9)`, or only the offset."""
+    """Returns the short name and the offset of the time zone, such as `KST (UTC+9)`, or the offset alone."""
     local = moment.astimezone(zone_of(zone))
     offset = local.utcoffset() or timedelta()
     minutes = int(offset.total_seconds() // 60)

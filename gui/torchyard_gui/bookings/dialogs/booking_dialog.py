@@ -1,4 +1,4 @@
-"""Dialog that creates or changes a booking: exact times, several GPUs, repetition."""
+"""Dialog that creates or changes a booking, with exact times, several GPUs and repetition."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 WIDTH = 480
 LISTED = 6
-"""Maximum number of listed bookings of a series that were not made; the others are counted."""
+"""Maximum number of bookings of a series that are listed because they were not made. If there are more, they are
+counted.
+"""
 FOLLOWING, EVERYTHING = "following", "everything"
-"""Values of the field *Applies to* by which a change applies to several bookings of a series."""
+"""Values of the field *Applies to* with which a change applies to several bookings of a series."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Asia/Seoul", "Asia/Tokyo")
 
 

@@ -1,4 +1,4 @@
-"""Parsing and formatting of the fields of the booking dialog. Independent of Qt."""
+"""Parses and formats the fields of the booking dialog. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def format_time(when: datetime, zone: str) -> str:
 
 
 def command_for(gpus: Sequence[str], start: datetime, end: datetime, title: str, seen: CalendarState) -> str:
-    """Returns the command line that makes the same booking, quoted for a shell.
+    """Returns the command line that would make the same booking, quoted for a shell.
 
     Example: `torchyard book gpu-a:0-1 --from … --to … --zone … --title …`
     """

@@ -1,4 +1,4 @@
-"""Controller of the dialogs of the Bookings page; at most one dialog is open."""
+"""Opens the dialogs of the Bookings page, at most one at a time."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class DialogController(QObject):
         self._page = page
 
     def book(self, gpus: Sequence[str] = (), length: timedelta = HOUR * 4) -> None:
-        """Opens the booking dialog with a default of four hours from the next full hour."""
+        """Opens the booking dialog for four hours from the next full hour."""
         start = self.model.now.replace(second=0, minute=0) + HOUR
         draft = Draft("", tuple(gpus), start, start + length, self.model.seen.zone)
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
     def book_at(self, gpus: Sequence[str], start: float, end: float) -> None:
-        """Opens the booking dialog filled in with GPUs and times."""
+        """Opens the booking dialog with the given GPUs and times."""
         self._open(BookingDialog(self.model, self.commands.draft(gpus, start, end), parent=self._page))
 
     def edit(self, booking: Booking) -> None:
@@ -57,7 +57,9 @@ class DialogController(QObject):
         self._open(BookingDialog(self.model, draft, booking, self._page))
 
     def paste(self) -> None:
-        """Opens the booking dialog filled in from the text on the clipboard. Emits `failed` if it cannot be parsed."""
+        """Opens the booking dialog with the values in the text on the clipboard. Emits `failed` if the text cannot be
+        parsed.
+        """
         seen = self.model.seen
         text = QGuiApplication.clipboard().text().strip()
         try:

@@ -89,7 +89,7 @@ class RulesDialog(QDialog):
         for one in FORM:
             if one.setting in self.rows:
                 text = labels.error_text(wrong[one.setting]) if one.setting in wrong else ""
-                # The title is omitted, because the row already shows it.
+                # The title is left out, because the row already shows it.
                 text = text.removeprefix(f"{one.title}: ")
                 self.rows[one.setting].set_problem(text[:1].upper() + text[1:])
         grow_to_fit(self)

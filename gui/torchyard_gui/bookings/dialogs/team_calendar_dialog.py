@@ -1,4 +1,4 @@
-"""The dialog to join, create or leave the calendar that a team shares."""
+"""The dialog with which the user joins, creates or leaves the calendar that a team shares."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class TeamCalendarDialog(QDialog):
 
     def _join_made(self, made: TeamSetup) -> None:
         first: Member = made.members[0]
-        if first.password is None:  # The role already existed, so only its owner knows the password.
+        if first.password is None:  # The role existed before, so only its owner knows the password.
             self._made = None
             self.outcome.hide()
             for row in self.rows.values():
@@ -249,7 +249,7 @@ class TeamCalendarDialog(QDialog):
         home = self.model.home
 
         def act() -> Result:
-            # The database libraries are slow to import, so this thread imports them.
+            # This thread also imports the database libraries, because importing them is slow.
             from torchyard_core.app.team_calendar import TeamCalendar
 
             return work(TeamCalendar(home))
@@ -268,7 +268,7 @@ class TeamCalendarDialog(QDialog):
 
     def _set_busy(self, busy: bool) -> None:
         if busy:
-            self._focused = self.focusWidget()  # A button loses the focus when it is disabled.
+            self._focused = self.focusWidget()  # Qt takes the focus away from a button that is disabled.
         for button in (self.ok, self.test_button, self.leave_button):
             button.setEnabled(not busy)
         if not busy and self._focused is not None:
@@ -282,11 +282,11 @@ class TeamCalendarDialog(QDialog):
 
 
 def _joined_calendar(home: Home) -> tuple[str, str]:
-    """Returns the role and the address of the team's calendar from the settings, or two empty texts."""
+    """Returns the role and the address of the team's calendar according to the settings, or two empty strings."""
     try:
         url = read_user_settings(home.settings_file).bookings_url or ""
     except TorchyardError:
-        return "", ""  # The page already reports the error.
+        return "", ""  # The page has already reported this error.
     role, _, address = url.partition("://")[2].rpartition("@")
     return unquote(role), "" if url.startswith("sqlite") else address
 

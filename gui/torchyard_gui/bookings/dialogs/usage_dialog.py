@@ -1,4 +1,4 @@
-"""Usage report: GPU-hours booked, used and idle, by user, host or week, as bars, a table and CSV."""
+"""The usage report: GPU-hours that were booked, used and idle, by user, host or week, as bars, a table and CSV."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIGURES = 150
 
 
 class UsageDialog(QDialog):
-    """Dialog with the usage report. It queries the store again when the user changes the grouping or the period."""
+    """Dialog with the usage report. When the user changes the grouping or the period, the store is queried again."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)

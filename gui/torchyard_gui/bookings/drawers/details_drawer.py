@@ -19,7 +19,7 @@ from torchyard_gui.widgets.text_labels import SectionLabel
 
 
 class DetailsDrawer(Drawer):
-    """Shows the details of a booking. The buttons trigger the actions of the page."""
+    """Shows the details of a booking. The buttons trigger actions of the page."""
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__("", parent)
@@ -60,7 +60,7 @@ class DetailsDrawer(Drawer):
         """
         if booking.id != self._shown:
             self._shown = booking.id
-            # The history of the previous booking is hidden until the history of the new booking arrives.
+            # The previous booking's history is hidden until the history of this booking arrives.
             self._show_history("")
         self.title.setText(booking.title)
         self.setAccessibleName(booking.title)
@@ -94,7 +94,7 @@ class DetailsDrawer(Drawer):
         self.buttons[-1].setText(release)
 
     def show_history(self, changes: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Shows the changes of the booking, each with a headline and details, the newest first."""
+        """Shows the changes of the booking, the newest first. Each has a headline and details."""
         parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
         self._show_history("\n".join(parts))
 

@@ -16,7 +16,7 @@ from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 
 
 class Drawer(QFrame):
-    """Drawer whose content is the layout `body`. The close button and Esc emit `closed`."""
+    """A drawer whose content is the layout `body`. The close button and Esc emit `closed`."""
 
     closed = Signal()
 
@@ -41,7 +41,7 @@ class Drawer(QFrame):
 
 
 class DrawerLayout(QWidget):
-    """Container of the views of the calendar and the drawers.
+    """Contains the views of the calendar and the drawers.
 
     In a narrow window, an open drawer covers a part of the view.
     """

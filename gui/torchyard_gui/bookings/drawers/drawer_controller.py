@@ -1,4 +1,4 @@
-"""Controller of the drawers beside the calendar (details, find a slot, waitlist); at most one drawer is open."""
+"""Opens and fills the drawers beside the calendar (details, find a slot, waitlist), at most one at a time."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 PASSED_FOR = timedelta(minutes=1)
-"""A free slot is offered until this time after its start."""
+"""How long after its start a free slot is still offered."""
 
 
 class DrawerController(QObject):
     """Opens and fills the drawers. While the drawer to find a slot is open, the calendar shows the found slots."""
 
     changed = Signal()
-    """Emitted after a drawer was opened or closed. The page then updates its layout."""
+    """Emitted when a drawer has been opened or closed. The page then updates its layout."""
     left = Signal()
-    """Emitted when the calendar should receive the keyboard focus."""
+    """Emitted when the calendar should get the keyboard focus."""
     fit_chosen = Signal(object, int)
     """Emitted with the selected Fit and its index."""
 
@@ -98,7 +98,7 @@ class DrawerController(QObject):
         if was is not None:
             was.hide()
         if was is self.details:
-            self.surface.select_quietly("")  # Clicking the same booking again then opens the details again.
+            self.surface.select_quietly("")  # The details can then be opened again by clicking the same booking.
         self._forget_fits()
         self.changed.emit()
         if focus:
@@ -117,7 +117,8 @@ class DrawerController(QObject):
     def show_booking(self, booking: Booking, note: str, can_change: bool, run_id: str) -> None:
         """Fills the drawer with the details of a booking.
 
-        The history is requested if the calendar is reachable and another or a changed booking is shown.
+        If the calendar is reachable, also requests the booking's history, unless the drawer already shows the same
+        version of this booking.
         """
         seen = self.model.seen
         self.details.show_booking(booking, seen.slots, seen.person, seen.zone, self.model.now, note, can_change, run_id)
@@ -131,9 +132,9 @@ class DrawerController(QObject):
             )
 
     def renew_results(self) -> None:
-        """Repeats an open search if a found slot began more than `PASSED_FOR` ago.
+        """Repeats an open search if one of the found slots began more than `PASSED_FOR` ago.
 
-        The store refuses bookings that begin in the past.
+        The store would refuse to book it, because a booking cannot begin in the past.
         """
         if self.finds and any(fit.start < self.model.now - PASSED_FOR for fit in self.fits):
             self.finder.search()
@@ -174,14 +175,14 @@ class DrawerController(QObject):
             self.finder.show_problem_text(labels.error_text(error))
 
         if self._searching is not None:
-            self._searching.cancel()  # Results may arrive in any order; only the result of the latest request is shown.
+            self._searching.cancel()  # Results may arrive in any order. Only that of the latest request is shown.
         zone = self.model.seen.zone
         self._searching = self.model.ask(look, found, failed, self)
 
     def _at_most(self) -> str:
         """Returns a text such as `Now: at most 3 free on one host (gpu-d).`
 
-        GPUs in use without a booking follow, with the time from which they are offered.
+        If GPUs are in use without a booking, the text also names them, and the time from which they are offered.
         """
         seen, now = self.model.seen, self.model.now
         booked = {gpu for one in seen.bookings if one.is_running(now) for gpu in one.gpus}

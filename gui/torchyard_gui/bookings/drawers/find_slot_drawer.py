@@ -1,6 +1,6 @@
-"""The drawer to find a slot: a form, and the first five matches, of which one is selected.
+"""The drawer to find a slot: a form, and the first five matches, one of which is selected.
 
-Clicks and arrow keys only select a match; the button and Enter book the selected one.
+Clicks and arrow keys only select a match. The button and Enter book the selected match.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from torchyard_gui.widgets.screen_reader import announce
 SOON_MS = 250
 NAMES = 112
 EARLIER = timedelta(minutes=1)
-"""A slot counts as earlier than another one only if it starts earlier by at least this time."""
+"""A slot counts as earlier than another one only if it starts at least this much earlier."""
 SAME_WITHIN = timedelta(minutes=15)
 
 
 class FindSlotDrawer(Drawer):
-    """Form and list of matches. Enter books the selected match.
+    """A form and the list of matches. Enter books the selected match.
 
-    After a change of the requirements, `wished` is emitted with the Wish, and the receiver answers by calling
-    `show_fits` or `show_problem_text`. `book_wanted` carries the index of the match to book.
+    When the user changes the requirements, `wished` is emitted with the Wish, and the receiver must call `show_fits` or
+    `show_problem_text`. `book_wanted` is emitted with the index of the match to book.
     """
 
     wished = Signal(object)
@@ -183,9 +183,9 @@ class FindSlotDrawer(Drawer):
         )
         self._offer_waitlist(fits, unbooked, now)
         self.choose(chosen)
-        if has_focus:  # The focus would otherwise be lost with the deleted cards.
+        if has_focus:  # Otherwise, the focus would be lost when the old cards are deleted.
             target = self.cards[chosen] if self.cards else self.count
-            target.show()  # A hidden widget cannot take the focus, and the layout shows new widgets only later.
+            target.show()  # A hidden widget cannot get the focus, and the layout shows new widgets only later.
             target.setFocus()
         self._announce()
 
@@ -205,7 +205,7 @@ class FindSlotDrawer(Drawer):
     def _offer_waitlist(self, fits: Sequence[Fit], unbooked: Sequence[Fit], now: datetime) -> None:
         """Enables or disables the button for the waitlist, and sets its tool tip.
 
-        The button is disabled if the first match begins at the requested time.
+        The button is disabled if the first match begins at the requested time, because waiting would be useless.
         """
         first = unbooked[0] if unbooked else None
         self._wait_until = first.end - EARLIER if first is not None else None
@@ -277,7 +277,7 @@ class FindSlotDrawer(Drawer):
         announce(self, self.cards[number].accessibleName())
 
     def _book(self) -> None:
-        """Requests the booking of the selected match, or a search if there is no match for the current form."""
+        """Requests to book the selected match. If there is no match for the current form, requests a search."""
         if self._is_stale or not self.cards:
             self.search()
         else:
@@ -299,7 +299,7 @@ class FindSlotDrawer(Drawer):
 def _same_fit(before: Fit, fits: Sequence[Fit]) -> int:
     """Returns the index of the match that equals the previously selected match, or 0.
 
-    The starts may differ a little, because "now" is later in the repeated search.
+    Their starts may differ a little, because "now" is later when the search is repeated.
     """
     same = (
         number
@@ -310,7 +310,7 @@ def _same_fit(before: Fit, fits: Sequence[Fit]) -> int:
 
 
 class FitCard(Card):
-    """One match, numbered as in the calendar. A click or Space selects it."""
+    """A match, with the number that it also has in the calendar. A click or Space selects it."""
 
     pressed = Signal(int)
 
@@ -341,7 +341,7 @@ class FitCard(Card):
 
 
 class _Number(QWidget):
-    """Number of a match in a disc, drawn as in the calendar."""
+    """The number of a match in a disc, drawn as in the calendar."""
 
     def __init__(self, number: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Drawer of the waitlist: its entries in order, and buttons to join and leave it."""
+"""The drawer of the waitlist, which shows the entries in order, with buttons to join and leave the waitlist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard_gui.widgets.layouts import fill
 class WaitlistDrawer(Drawer):
     """Shows the waitlist.
 
-    `leave_wanted` is emitted with the ID of an entry. `join_wanted` requests the form to find a slot.
+    `leave_wanted` is emitted with the ID of an entry. `join_wanted` is emitted to open the form to find a slot.
     """
 
     leave_wanted = Signal(str)

@@ -1,1 +1,1 @@
-"""Edges between hosts: routes and painting."""
+"""Edges between hosts: how they are routed and painted."""

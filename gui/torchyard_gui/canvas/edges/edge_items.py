@@ -23,11 +23,11 @@ BACK_TO_BACK, SMALLER = 5.0, 0.75
 PALE = 0.4
 CHOSEN_ON_TOP = 1.0
 REACH = QPen(Qt.GlobalColor.transparent, 2 * (ARROW + 2))
-"""A transparent pen, wide enough that the bounds of an item include its ports and arrows."""
+"""A transparent pen that is so wide that the bounds of an item include its ports and arrows."""
 
 
 class EdgeItem(QGraphicsPathItem):
-    """Item of one hop. It is derived from a path item so that Qt computes its bounds in C++."""
+    """The item of one hop. It is a path item, because Qt then computes its bounds in C++."""
 
     def __init__(self, hop: Hop):
         super().__init__()
@@ -126,13 +126,13 @@ def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
 
 
 ABOVE = 0.5
-"""Z value of a trunk with its label. It is above hops, except hops of a selected replica."""
+"""The Z value of a trunk with its label. It is above hops, except for those of a selected replica."""
 THICK = 1.5
-"""Additional width of a trunk that stands for many edges."""
+"""How much wider a trunk is drawn if it stands for many edges."""
 
 
 class TrunkItem(QGraphicsPathItem):
-    """Item of a trunk with its branches. Like EdgeItem, it is derived from a path item."""
+    """The item of a trunk with its branches. Like EdgeItem, it is a path item."""
 
     def __init__(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool):
         super().__init__()
@@ -171,7 +171,7 @@ class TrunkItem(QGraphicsPathItem):
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.setPen(self._pen("edge"))
         painter.drawPath(self._stems())
-        # Chosen branches are painted last, so that they lie above the others.
+        # Chosen branches are painted last, because they must be above the others.
         branches = sorted(self.trunk.branches, key=lambda branch: branch.host in self._chosen)
         for branch in branches:
             painter.setOpacity(PALE if branch.host in self._pale else 1.0)
@@ -211,7 +211,7 @@ PILL_PAD = 7.0
 
 
 def paint_port(painter: QPainter, at: Point, does: str, color: QColor) -> None:
-    """Paints the port at the end of an edge. It is opaque, because it covers the line."""
+    """Paints the port at the end of an edge. The port is opaque, so that it covers the line."""
     middle = QPointF(*at)
     painter.setPen(QPen(color, 2))
     painter.setBrush(color if does == "serves" else theme().brush("s2"))
@@ -232,7 +232,7 @@ def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
 
 
 def wrapped_label(text: str, width: float) -> list[str]:
-    """Returns a text in lines for a pill that is at most `width` pixels wide, if its words permit."""
+    """Splits a text into lines for a pill that is at most `width` pixels wide, unless a word is wider."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -244,7 +244,7 @@ def wrapped_label(text: str, width: float) -> list[str]:
 
 
 def paint_pill(painter: QPainter, at: Point, lines: Sequence[str]) -> None:
-    """Paints the lines of a label in a pill centred at `at`, at a zoom at which they can be read."""
+    """Paints the lines of a label in a pill around the point `at`, if they are readable at this zoom."""
     if level_of(painter.worldTransform().m11()) is not Level.FULL:
         return
     box = pill_box(at, lines)

@@ -15,7 +15,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class EdgeLayer:
-    """Routes the edges between racks (`lay`) and shows which ones end at selected or unknown hosts (`show_looks`)."""
+    """Routes the edges between racks (`lay`), and marks those that end at selected or unknown hosts (`show_looks`)."""
 
     def __init__(self, layer: QGraphicsItem):
         self._layer = layer
@@ -92,7 +92,7 @@ class EdgeLayer:
 
 
 def _label_at(hop: Hop, wiring: HostTraffic) -> tuple[str, ...]:
-    """Returns the lines of a label: several narrow lines in a gutter between columns, or a single line elsewhere."""
+    """Returns the lines of a label: several short ones in a gutter between columns, and a single one elsewhere."""
     label = wiring.label if wiring.neighbours or wiring.average else ()
     is_across = bool(arrow_at(hop.points)[1][0])
     is_straight = len(hop.points) == 2
@@ -103,9 +103,10 @@ def _label_at(hop: Hop, wiring: HostTraffic) -> tuple[str, ...]:
 
 
 def _labelled(hops: Sequence[Hop]) -> Hop | None:
-    """Returns the hop that has the most room for a label: the first horizontal one, or else the first of the exchange.
+    """Returns the hop with the most space for a label: the first horizontal hop or, if there is none, the first of the
+    exchange.
 
-    Returns None if there are only checkpoint hops.
+    Returns None if there are only hops of checkpoints.
     """
     exchanging = [hop for hop in hops if not hop.look.thin]
     return max(exchanging, key=lambda hop: abs(arrow_at(hop.points)[1][0]), default=None)

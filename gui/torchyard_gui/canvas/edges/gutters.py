@@ -1,8 +1,9 @@
-"""Routing through the gutters between racks: a lattice of tracks and the cheapest path along it. Pure geometry.
+"""Routes edges through the gutters between racks, along the cheapest path on a lattice of tracks. Does not depend on
+Qt.
 
-There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length plus
-costs of its corners, of certain ports and especially of nodes on earlier paths, so that edges cross or share a track
-only where necessary.
+There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length plus costs
+of its corners, of certain ports and especially of nodes on earlier paths, so that edges cross or share a track only
+where necessary.
 
 Source: A* (Hart, Nilsson and Raphael 1968) over pairs of a node and a direction, because corners have a cost.
 """
@@ -27,10 +28,10 @@ LANE = 12.0
 LOW_LANE = 8.0
 """Distance between tracks in a gap between rows."""
 PORTS = (0.0, -2 * LANE, 2 * LANE)
-"""Offsets of the ports on a border from its main port, which straight edges between adjacent racks use."""
+"""Offsets of the ports on a border from the border's main port, which straight edges between adjacent racks use."""
 CORNER, ASIDE, SAME_SIDE, MEETING = 60.0, 14.0, 500.0, 4000.0
 ABOVE = 4.0
-"""Cost of a port on the upper border, which prefers the lower of two equally long paths."""
+"""Cost of a port on the upper border. If two paths are equally long, the lower one is thus chosen."""
 RIGHT, LEFT, DOWN, UP = (1, 0), (-1, 0), (0, 1), (0, -1)
 
 
@@ -48,7 +49,7 @@ class Port:
 
 
 class Gutters:
-    """The tracks of a grid of racks, and the paths that were laid on them."""
+    """The tracks of a grid of racks, and the paths that have been laid on them."""
 
     def __init__(self, grid: Grid):
         self._grid = grid
@@ -72,7 +73,7 @@ class Gutters:
     def lay_straight(self, one: Cell, other: Cell) -> tuple[Point, ...] | None:
         """Lays the straight path between adjacent racks.
 
-        Returns None if the racks are not adjacent or one of the two ports is used.
+        Returns None if the racks are not adjacent, or if one of the two ports is already used.
         """
         start, end = self._facing(one, other)
         if start is None or end is None or self._is_used(one, start) or self._is_used(other, end):
@@ -168,7 +169,7 @@ class Gutters:
         return _corners(places), start, end
 
     def _distance(self, node: Node, cell: Cell) -> float:
-        """Returns a lower bound of the length of a path from a node to a rack, as required by A*."""
+        """Returns a lower bound for the length of a path from a node to a rack. The algorithm A* needs such a bound."""
         x, y, box = self._xs[node[0]], self._ys[node[1]], cell.box
         return max(box.x - x, 0.0, x - box.right) + max(box.y - y, 0.0, y - box.bottom)
 

@@ -1,4 +1,4 @@
-"""Routes of edges between hosts, which run through the gutters and never over a rack. Pure geometry."""
+"""Routes edges between hosts through the gutters and never over a rack. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def between(grid: Grid, pairs: Collection[tuple[str, str]], gutters: Gutters, lo
 
 
 def _hops(pairs: Sequence[tuple[Cell, Cell]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
-    # Straight hops are laid first, so that the others avoid them.
+    # Straight hops are laid first, because the others must avoid them.
     straight = {pair: gutters.lay_straight(*pair) for pair in pairs}
     return tuple(
         Hop(one.key, other.key, straight[one, other] or gutters.lay(one, other), look=look) for one, other in pairs
@@ -70,7 +70,7 @@ def _hops(pairs: Sequence[tuple[Cell, Cell]], gutters: Gutters, look: HopLook) -
 
 @dataclass(frozen=True)
 class Branch:
-    """The path from the port of a host to the trunk."""
+    """The path from a host's port to the trunk."""
 
     host: str
     does: str
@@ -80,14 +80,14 @@ class Branch:
 
 @dataclass(frozen=True)
 class Trunk:
-    """Line shared by many hosts: stems in the gutters, a bus that joins the stems, and a branch per host."""
+    """A line that many hosts share: stems in the gutters, a bus that connects the stems, and one branch per host."""
 
     branches: tuple[Branch, ...]
     stems: tuple[tuple[Point, Point], ...]
     label_at: Point
     """Centre of the pill with the label, in a gutter."""
     is_flat: bool
-    """Whether all hosts are in one row and use the same gutter, into which the pill must fit."""
+    """Whether all hosts are in one row and use the same gutter, so the pill must fit into this gutter."""
 
 
 def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) -> Trunk:
@@ -98,7 +98,7 @@ def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) 
     xs = sorted(set(stem_of.values()))
     rows = sorted({cells[host].row for host, _ in members})
     is_flat = len(rows) == 1
-    # The bus lies in the gap between rows that is closest to the middle.
+    # The bus is in that gap between rows that is closest to the middle.
     bus = grid.row_bottom(rows[(len(rows) - 1) // 2]) + M.gap_down / 2
     stems: list[tuple[Point, Point]] = []
     for x in xs:
@@ -126,11 +126,13 @@ def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) 
 
 
 BEND = 2.0 * M.edge_corner
-"""Length of a branch along its stem: twice the radius of the rounded corner."""
+"""The length by which a branch runs along its stem, which is twice the radius of the rounded corner."""
 
 
 def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
-    """Returns a stem shortened at both ends, where branches bend into it. A bus or a short stem is not changed."""
+    """Returns a stem that is shortened at both ends, where branches bend into it. A bus or a short stem is not
+    shortened.
+    """
     (x1, y1), (x2, y2) = ends
     if x1 != x2 or y2 - y1 < 2 * M.edge_corner:
         return ends
@@ -162,7 +164,7 @@ def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
 
 
 def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: int) -> tuple[Cell, ...]:
-    # The ring runs along the first row and returns column by column from the last, alternately down and up.
+    # The ring runs along the first row and returns column by column, from the last column on, alternately down and up.
     order = [cell for cell in cells if cell.row == first_row]
     for turn, column in enumerate(reversed(columns)):
         below = [cell for cell in cells if cell.column == column and cell.row != first_row]

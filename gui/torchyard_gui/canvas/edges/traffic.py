@@ -1,6 +1,5 @@
-"""Traffic of a strategy between hosts: loops, trunks, pairs and checkpoints. Pure functions.
-
-Edges connect hosts; traffic between replicas of the same host has no edge.
+"""Maps the traffic of a strategy to edges between hosts: loops, trunks, pairs and checkpoints.\n\nTraffic between
+replicas of the same host has no edge.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torchyard_gui.canvas.labels import translate
 from torchyard_gui.canvas.racks.layout import Grid
 
 Port = Literal["trains", "serves", "both"]
-"""Role of a host in the exchange: ○, ■, ⊡."""
+"""The role of a host in the exchange: ○ trains, ■ serves, ⊡ does both."""
 
 NEIGHBOUR_HOSTS = 32
 """Number of hosts above which one loop replaces the edges between neighbours, which would be indistinguishable."""
@@ -32,7 +31,7 @@ CHECKPOINTS = HopLook(dashed=True, thin=True, ports=("", ""))
 
 @dataclass(frozen=True)
 class HostTraffic:
-    """Traffic between hosts, the input of the routing. Equal traffic on equal grids has equal routes."""
+    """Traffic between hosts, which is routed. Equal traffic on equal grids has equal routes."""
 
     ring: frozenset[str] = frozenset()
     trunk: tuple[tuple[str, Port], ...] = ()
@@ -40,12 +39,14 @@ class HostTraffic:
     neighbours: tuple[tuple[str, str], ...] = ()
     checkpoints: tuple[tuple[str, str], ...] = ()
     in_step: bool = True
+    has_reducers: bool = False
+    """Whether the hosts that serve have reducers."""
     label: tuple[str, ...] = ()
     """Parts of the pill's text."""
     count: int = 0
-    """Number of edges between replicas that the trunk represents, if there are more than MOST_EDGES; else 0."""
+    """The number of edges between replicas for which the trunk stands, if it is more than MOST_EDGES; otherwise 0."""
     load: tuple[str, ...] = ()
-    """Parts of the text about the amount of data per step on the busiest link."""
+    """Parts of the text about how much data the busiest link carries per step."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,20 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
     count = sum(bundle.count for bundle in serve)
     return HostTraffic(
         ring=hosts(name for bundle in traffic.of(Pattern.RING) for name in bundle.sources),
-        # A single host needs no trunk, because it exchanges only with itself.
+        # A single host exchanges only with itself, so it needs no trunk.
         trunk=tuple((host, _port(host, sources, targets, traffic)) for host in sorted(trunk) if len(trunk) > 1),
         average=hosts(name for bundle in traffic.of(Pattern.AVERAGE) for name in bundle.sources),
         neighbours=_pairs(traffic, Pattern.NEIGHBOURS, host_of),
         checkpoints=_pairs(traffic, Pattern.CHECKPOINTS, host_of),
         in_step=not spec_of(strategy.kind).is_asynchronous,
+        has_reducers=traffic.has_reducers,
         label=_label(strategy),
         count=count if count > MOST_EDGES else 0,
     )
 
 
 def lay(grid: Grid, wiring: HostTraffic) -> Lines:
-    """Routes the traffic on a grid. Checkpoints are routed last, so that they avoid the exchange."""
+    """Routes the traffic on a grid. Checkpoints come last, because they must avoid the exchange."""
     gutters = Gutters(grid)
     hops: list[Hop] = list(loop(grid, wiring.ring, gutters, RING))
     hops += loop(grid, wiring.average, gutters, AVERAGE)
@@ -101,7 +103,7 @@ def lay(grid: Grid, wiring: HostTraffic) -> Lines:
 
 
 def scaled(lines: Lines, scale: float) -> Lines:
-    """Returns the routes for a layer with the scale 1/`scale`, on which pens have the same width at any zoom."""
+    """Returns the routes for a layer with the scale 1/`scale`, on which lines have the same width at any zoom."""
 
     def path(points: tuple[Point, ...]) -> tuple[Point, ...]:
         return tuple((x * scale, y * scale) for x, y in points)

@@ -1,7 +1,7 @@
-"""Drag of chips: a drop on a slot or host pins the replicas, a drop outside all racks unpins them.
+"""Drags chips. A drop on a slot or host pins the replicas, and a drop outside all racks unpins them.
 
-In the arrangement by group, a drop on a frame moves the replicas to that group, and a drop outside all frames makes
-a new group.
+In the arrangement by group, a drop on a frame moves the replicas to that group, and a drop outside all frames makes a
+new group.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Effect = Callable[[list[str], str], str]
 """Returns what a drop of replicas on a target does or would do, or "" if it changes nothing."""
 
 GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
-"""Position of the cursor in the dragged chip."""
+"""The position of the cursor within the dragged chip."""
 
 
 class DragChips(Gesture):
     """Gesture that begins with a press on a chip.
 
-    Beyond the drag distance, it drags the chip, with the other selected chips if the chip is selected.
+    After the drag distance, the chip is dragged. If it is selected, all selected chips are dragged.
     """
 
     cursor = Qt.CursorShape.ClosedHandCursor
@@ -46,7 +46,7 @@ class DragChips(Gesture):
         drop: Callable[[list[str], str], None],
         effect: Effect | None = None,
     ):
-        """Starts the gesture. Without `fits`, chips can be clicked but not dragged.
+        """Starts the gesture. If `fits` is None, chips can be clicked but not dragged.
 
         Args:
             effect: Returns a description of the effect of a drop. By default, it is about pinning.
@@ -91,7 +91,7 @@ class DragChips(Gesture):
         self.move(position)
         if self._ghost is None:
             if len(self._names) > 1 and not QApplication.keyboardModifiers():
-                # A click without a modifier key reduces a selection to the clicked chip.
+                # A click without a modifier key selects only the clicked chip.
                 self._scene.set_selection([self._pressed])
             return
         target, reason = self._target, self._reason
@@ -105,7 +105,7 @@ class DragChips(Gesture):
             self._put_down()
 
     def _lift(self) -> DragPreview:
-        # The preview shows the pressed chip on top of the stack.
+        # In the preview, the pressed chip is on top of the stack.
         order = [self._pressed, *(name for name in self._names if name != self._pressed)]
         chips = [chip for name in order if (chip := self._scene.chip(name)) is not None]
         ghost = DragPreview(self._scene, chips, GRIP, self._view.devicePixelRatioF())
@@ -114,7 +114,8 @@ class DragChips(Gesture):
         return ghost
 
     def _aim(self, target: str, point: QPointF) -> None:
-        # The refusal is computed only when the target changes, because computing it for every mouse move is too slow.
+        # The refusal is computed only when the target changes, because it would be too slow to compute it for every
+        # mouse move.
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target

@@ -1,4 +1,4 @@
-"""Preview at the pointer during a drag: a stack of chips, and the effect of a drop or the reason for a refusal.
+"""What is shown at the pointer during a drag: a stack of chips, and the effect of a drop or the reason for a refusal.
 
 Both parts are pixmap items, which are painted only for new content, so that moving them needs almost no Python.
 """
@@ -25,16 +25,16 @@ OFFSET = 4
 STACK = 4
 """Offset in pixels between two chips in the stack."""
 ROUND = 2
-"""Margin in pixels for the selection ring."""
+"""Margin in pixels around a chip, in which the selection ring is drawn."""
 LINE = 16
 MOST_LINES = 4
 MOST_CHIPS = 3
 AWAY = (14.0, 18.0)
-"""Offset of a caption without chips from the cursor."""
+"""Distance from the cursor to a caption without chips."""
 
 
 class DragPreview:
-    """Preview that is in the scene until `remove` is called. Its size is the same at any zoom."""
+    """The preview is in the scene until `remove` is called. Its size is the same at any zoom."""
 
     def __init__(self, scene: QGraphicsScene, chips: Sequence[ChipContent], grip: QPoint, ratio: float = 1.0):
         """Adds the preview to the scene.
@@ -90,7 +90,7 @@ class DragPreview:
             self._words.setPos(left, top)
 
     def say(self, caption: str, refused: bool) -> None:
-        """Sets the caption. A refusal has the colour of failures."""
+        """Sets the caption. If it is a refusal, it has the colour of failures."""
         if (caption, refused) == (self.caption, self.is_refused):
             return
         self.caption, self.is_refused = caption, refused

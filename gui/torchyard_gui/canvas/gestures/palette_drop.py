@@ -1,4 +1,4 @@
-"""Gestures that drag roles and machine types from the palette to the canvas, and the MIME types of its entries."""
+"""Gestures that drag roles and machine types from the palette to the canvas, and the MIME types of these drags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torchyard_gui.widgets.gesture import Gesture
 
 
 class DropRole(Gesture):
-    """Drag of a role. A drop on a rack adds a replica to its host; elsewhere, the planner places the new replica."""
+    """Drags a role. A drop on a rack adds a replica to its host; after a drop elsewhere, the planner places the new
+    replica.
+    """
 
     def __init__(
         self,
@@ -66,11 +68,11 @@ class DropRole(Gesture):
 
 
 MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
-"""Returns the effect of a machine type on the pools of replicas as a sentence, and whether the type can be applied."""
+"""Returns a sentence about the effect of a machine type on the replicas' pools, and whether the type can be applied."""
 
 
 class DropMachine(Gesture):
-    """Drag of a machine type.
+    """Drags a machine type.
 
     A drop on a replica applies the machine type to the pool of the replica. A drop on a rack applies it to the pools of
     all replicas of the host.

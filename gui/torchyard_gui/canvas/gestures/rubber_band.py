@@ -1,4 +1,4 @@
-"""Rubber-band selection. With Ctrl or Shift it adds to the selection."""
+"""Selects chips with a rubber band. While Ctrl or Shift is pressed, they are added to the selection."""
 
 from __future__ import annotations
 

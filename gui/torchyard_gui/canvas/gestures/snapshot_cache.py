@@ -1,6 +1,5 @@
-"""Snapshot of racks and edges during a drag.
-
-Without the snapshot, Qt would blend the cached pixmap of each rack and edge in every frame.
+"""A snapshot of racks and edges, which is shown during a drag.\n\nOtherwise, Qt would blend the cached pixmaps of all
+racks and edges in every frame.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_view import ZoomView
 
 CALM = 3
-"""Number of moves without a change of the scene, after which the next move takes a snapshot."""
+"""Number of mouse moves without a change of the scene before the next move takes a snapshot."""
 
 
 class SnapshotCache(QObject):
-    """Cache that is in use until `end` is called. A change discards the snapshot; a new snapshot is taken later."""
+    """Cache that is used until `end` is called. A change of the scene discards the snapshot; later, another one is
+    taken.
+    """
 
     def __init__(self, view: ZoomView, scene: TopologyScene, carried: QGraphicsItem):
         """Creates the cache without a snapshot.
@@ -34,7 +35,7 @@ class SnapshotCache(QObject):
         scene.touched.connect(self.drop)
 
     def moved(self) -> None:
-        """Counts a mouse move. After enough moves without a change, a snapshot is taken."""
+        """Counts a mouse move. Takes a snapshot after enough moves without a change."""
         self._calm += 1
         if self._calm > CALM:
             self._take()
@@ -58,11 +59,11 @@ class SnapshotCache(QObject):
         seen = [item for item in self._above if item.isVisible()]
         for item in seen:
             item.setVisible(False)
-        # These flags exclude the child widgets of the viewport, such as the zoom buttons.
+        # With these flags, child widgets of the viewport, such as the zoom buttons, are not included.
         viewport.render(picture, QPoint(), QRegion(), QWidget.RenderFlag.DrawWindowBackground)
         for item in seen:
             item.setVisible(True)
         self.is_taken = True
-        # Items are made transparent instead of hidden, because Qt discards the cached pixmaps of hidden items.
+        # Items are made transparent and not hidden, because Qt discards the cached pixmaps of hidden items.
         self._scene.ground.setOpacity(0)
         self._view.show_snapshot(picture)

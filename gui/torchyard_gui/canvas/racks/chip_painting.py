@@ -1,4 +1,4 @@
-"""Painting of chips: badge, number, GPU or metric, and meter.
+"""Paints chips, each with a badge, a number, its GPU or a metric, and a meter.
 
 The chip of a replica with a problem is tinted and shows the cause.
 """
@@ -28,19 +28,19 @@ MARK = 13
 COARSE_METER = 6
 """Height of a meter at a low zoom."""
 STATE_MARKS = {"succeeded", "stopped", "pending", "waiting", "starting", "restarting", "stopping"}
-"""States whose mark is shown on a chip without a tint; a running replica has no mark."""
+"""States whose mark is shown on a chip that is not tinted. A running replica has no mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChipState:
-    """What determines the appearance of a chip besides its content: selection, pointer, focus, drag, problem, move."""
+    """What determines how a chip looks besides its content: selection, pointer, focus, drag, problem and move."""
 
     selected: bool = False
     hovered: bool = False
     focused: bool = False
-    """Whether the chip has the keyboard focus, drawn as a ring that differs from that of the selection."""
+    """Whether the chip has the keyboard focus, which is shown by another ring than the selection."""
     lifted: bool = False
-    """Whether the chip is being dragged, with its preview at the pointer."""
+    """Whether the chip is being dragged. In this case, the preview at the pointer shows it."""
     problem: str = ""
     moved: bool = False
     """Whether the planner has just moved the replica."""
@@ -58,7 +58,7 @@ def paint_chip(
     level: Level = Level.FULL,
     live: bool = False,
 ) -> None:
-    """Paints all pieces of a replica's chip. The pieces after the first repeat only its badge and number."""
+    """Paints all pieces of a replica's chip. Pieces after the first one show only the badge and the number again."""
     if state.lifted:
         painter.setOpacity(0.35)
     tint = _tint(look)
@@ -83,7 +83,7 @@ def paint_chip(
 
 
 def _tint(look: ReplicaLiveState | None) -> str:
-    """Returns the tint of a replica with a problem, "wait" or "fail", or else ""."""
+    """Returns the tint of a replica with a problem, "wait" or "fail"; returns "" if there is none."""
     if look is None or look.is_unknown:
         return ""
     return look.tint or ("fail" if look.state == "failed" else "")
@@ -182,7 +182,8 @@ def _paint_low(
 def fitting(text: str, look: ReplicaLiveState | None, room: int, weight: int) -> str:
     """Returns the second line, shortened to the available width.
 
-    For a replica in an unknown state, a line that does not fit is reduced to the time of its last report, if known.
+    If the replica's state is unknown and the line does not fit, only the time of the last report is shown, if it is
+    known.
     """
     if look is not None and paint_cache.width_of(text, "tiny", weight) > room:
         text = look.stale_since if look.is_unknown and look.stale_since else labels.shorter(text)
@@ -238,7 +239,7 @@ def _coarse_number(chip: ChipContent) -> tuple[str, int]:
 
 
 def meter_box(box: Box, chip: ChipContent, level: Level) -> QRectF:
-    """Returns the place of a meter: below the texts, or beside the enlarged number of a low chip."""
+    """Returns the place of a meter, which is below the texts or, in a low chip, beside the enlarged number."""
     inset = 4
     height = COARSE_METER if level is Level.COARSE else M.meter
     if level is Level.COARSE and box.height < M.slot_height:
@@ -259,7 +260,7 @@ def _paint_meter(painter: QPainter, box: QRectF, meter: float, tint: str) -> Non
 
 
 def _paint_more(painter: QPainter, box: Box, chip: ChipContent, level: Level) -> None:
-    """Paints a further piece of a replica whose GPUs are not adjacent: badge and number in pale colours."""
+    """Paints a further piece of a replica whose GPUs are not adjacent, with a pale badge and number."""
     painter.save()
     painter.setOpacity(painter.opacity() * 0.55)
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.middle[1] - M.badge / 2, M.badge)

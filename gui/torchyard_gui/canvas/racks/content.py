@@ -1,4 +1,4 @@
-"""Contents of the racks, computed from a plan and the known hosts. Equal values mean that nothing changed."""
+"""Computes what racks show from a plan and the known hosts. If two contents are equal, nothing has changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_gui.canvas.racks.layout import RackLayout, group_columns, lay_gro
 from torchyard_gui.widgets.next_steps import quoted
 
 TRAY = ""
-"""Key of the tray in mappings of racks. No host can have this name."""
+"""The key of the tray in dictionaries of racks. No host can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,39 +30,41 @@ class ChipContent:
     host: str
     gpus: tuple[int, ...]
     wanted: int
-    """Number of GPUs that the replica's pool requests."""
+    """The number of GPUs that each replica of the pool requests."""
     pinned: bool
     trains: bool
     group: int | None = None
     """Number of the replica's worker or server group; None if it is not placed or in no group."""
     by_group: bool = False
-    """Whether the chip is drawn in the frame of its group, in which it names its host."""
+    """Whether the chip is in the frame of its group. In this case, it shows its host."""
 
 
 @dataclass(frozen=True)
 class RackContent:
-    """Content of a rack: one host, the tray of unplaced replicas, or the frame of a group."""
+    """What a rack shows: one host, the tray of replicas without a place, or the frame of a group."""
 
     key: str
     layout: RackLayout
     chips: tuple[ChipContent, ...]
     gpus: tuple[tuple[str, int], ...] = ()
-    """(short name of the model with its memory, number of GPUs) for each model."""
+    """For each GPU model, its short name with the memory, and the number of GPUs."""
     busy: frozenset[int] = frozenset()
-    """Indices of GPUs in use."""
+    """Indices of the GPUs that are in use."""
     users: Mapping[int, str] = field(default_factory=dict)
-    """Users of the busy GPUs by index, where known."""
+    """Users of the GPUs that are in use, by index, as far as they are known."""
     use_known: bool = True
     """Whether the current use of the host's GPUs is known."""
     cpus: int | None = None
     memory_gb: float | None = None
     checked: bool = False
     unchecked_reason: str = ""
-    """Why the host is not checked, such as `has not been checked`; "" for a checked host."""
+    """Why the host counts as unchecked, such as `has not been checked`; "" if it has been checked."""
     reasons: tuple[str, ...] = ()
     """For the tray: the reasons why its replicas cannot be placed."""
     section: str = ""
-    """Name of the section that contains the rack, such as the value of its label `rack`; "" without sections."""
+    """Name of the section that contains the rack, such as the value of the host's label `rack`; "" if there are no
+    sections.
+    """
     group: ReplicaGroup | None = None
     """The group that the frame represents; None for hosts and the tray."""
 
@@ -101,18 +103,18 @@ def racks_of(
 
 
 SECTIONS_FROM = 17
-"""Minimum number of hosts on the canvas for which there are sections."""
+"""Minimum number of hosts on the canvas at which they are divided into sections."""
 RACK_LABEL = "rack"
 NO_PLACES = ("machine",)
-"""Labels that never determine a section."""
+"""Labels by which hosts are never divided into sections."""
 
 
 def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
     """Returns the section of each host: its value of the label by which the hosts are divided.
 
-    A label divides the hosts if more than half of them have it, and if its number of values is at least two and at
-    most half the number of hosts. Of such labels, `rack` is used, or else the most frequent one. Hosts without the
-    label are in a separate section. There are no sections without such a label, or for fewer than `SECTIONS_FROM`
+    A label divides the hosts if more than half of them have it, and if its number of values is at least two and at most
+    half the number of hosts. Of such labels, `rack` is used, or else the most frequent one. Hosts without the label are
+    in a separate section. There are no sections if there is no such label or if there are fewer than `SECTIONS_FROM`
     hosts.
     """
     if len(hosts) < SECTIONS_FROM:
@@ -135,7 +137,7 @@ def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
 
 
 def labels_missing(label: str) -> str:
-    """Returns the name of the section of hosts without a label."""
+    """Returns the name of the section for hosts that have no label."""
     return QCoreApplication.translate("Canvas", "no label “{label}”").format(label=label)
 
 
@@ -168,7 +170,7 @@ def _pinned_hosts(plan: Plan) -> set[str]:
         try:
             found.add(parse_pin(text).host)
         except ValueError:
-            continue  # Invalid pins are reported among the problems of the plan.
+            continue  # The plan reports invalid pins as problems.
     return found
 
 
@@ -181,7 +183,7 @@ def _rack(
 ) -> RackContent:
     chips = tuple(_chip(planned, plan, group_of.get(planned.name)) for planned in members)
     known = {gpu.index for gpu in host.gpus}
-    # A host that was never checked is shown with the GPUs that the plan assumes.
+    # If a host has never been checked, it is shown with the GPUs that the plan assumes.
     indices = sorted(known | {gpu for chip in chips for gpu in chip.gpus})
     layout = lay_rack(
         indices, [(chip.name, chip.gpus) for chip in chips if chip.gpus], [chip.name for chip in chips if not chip.gpus]

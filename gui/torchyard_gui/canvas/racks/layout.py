@@ -1,4 +1,4 @@
-"""Layout of slots and chips in a rack, and of racks on the canvas. Pure geometry.
+"""Lays out slots and chips in racks, and racks on the canvas. Does not depend on Qt.
 
 Lengths are metrics of the theme. A rack is four slots wide. The chip of a replica with several GPUs covers all of its
 slots; it has one piece for each block of adjacent slots.
@@ -27,7 +27,7 @@ LINE = M.line
 MARGIN = 24
 """Margin around all racks."""
 TRAY_MOST = 40
-"""Maximum number of chips in the tray; a line below them counts the others."""
+"""Maximum number of chips in the tray. If there are more, a line below them says how many."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class RackLayout:
     slots: Mapping[int, Box] = field(default_factory=dict)
     """Boxes of the slots, by GPU index."""
     chips: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)
-    """Boxes of a replica's chip, by replica. The first one contains the texts."""
+    """Boxes of each replica's chip, by replica. The first box contains the texts."""
     rule: float = 0
     """Vertical position of the line above the footer."""
     words: Box | None = None
-    """The box in the tray for the texts of the reasons."""
+    """The box in the tray for the reasons."""
     width: float = M.rack
 
     @property
@@ -59,7 +59,7 @@ class RackLayout:
     def slot_at(self, x: float, y: float) -> int | None:
         """Returns the index of the GPU whose slot is at a point, or None if there is none.
 
-        The position is computed without a search, because this method is called on every mouse move.
+        The index is computed and not searched for, because this method is called on every mouse move.
         """
         column, across = divmod(x - PAD, SLOT_ACROSS)
         row, down = divmod(y - M.rack_header, SLOT_DOWN)
@@ -113,8 +113,8 @@ def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
 def group_columns(largest: int) -> int:
     """Returns the number of chips in a row of a group frame, which is the same for all frames.
 
-    Small groups have four chips in a row, like racks. For larger groups, the frame of the largest group is about
-    square.
+    If the groups are small, there are four chips in a row, as in racks. Otherwise, the number is chosen such that the
+    frame of the largest group is about square.
     """
     return max(SLOTS_ACROSS, ceil(sqrt(largest * SLOT_DOWN / SLOT_ACROSS)))
 
@@ -146,7 +146,7 @@ def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
                 continue
         joined.append((first, last, rows))
     boxes = [_block(first, last, rows) for first, last, rows in joined]
-    # The first box contains the texts of the chip and therefore has to be the widest.
+    # The first box contains the texts of the chip, so it must be the widest.
     widest = max(range(len(boxes)), key=lambda at: (boxes[at].width, -at), default=0)
     return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
 
@@ -206,7 +206,7 @@ class Grid:
     """Width of each rack."""
     headings: tuple[Heading, ...] = ()
     sections: Grid | None = None
-    """Grid whose cells are the sections with their headings; None if the racks are not in sections."""
+    """The grid of the sections with their headings; None if the racks are not in sections."""
 
     @cached_property
     def pitch(self) -> float:
@@ -219,7 +219,7 @@ class Grid:
     def cell_at(self, x: float, y: float) -> Cell | None:
         """Returns the cell at a point, or None if there is none.
 
-        The position is computed without a search, because this method is called on every mouse move.
+        The cell is computed and not searched for, because this method is called on every mouse move.
         """
         cell = self._by_place.get((bisect_right(self.tops, y) - 1, int(x // self.pitch)))
         return cell if cell is not None and cell.box.has(x, y) else None
@@ -246,7 +246,7 @@ def arrange(
 
     Args:
         heights: Height of each rack by its key.
-        kept: Rows and columns of racks that keep them; the other racks fill the free positions.
+        kept: Rows and columns of the racks that stay where they are. The other racks get free positions.
     """
     places = {key: kept[key] for key in heights if key in kept}
     taken = set(places.values())
@@ -269,7 +269,8 @@ def arrange(
 def best_columns(heights: Sequence[float], width: float, height: float, rack_width: float = M.rack) -> int:
     """Returns the number of columns at which racks of these heights appear largest in a view, up to full size.
 
-    Among equal sizes, the most square arrangement is chosen, because it keeps loops short, and then the wider one.
+    Of several arrangements with the same size, the one that is closest to a square is chosen, because it keeps loops
+    short; of two such arrangements, the wider one.
     """
     number = len(heights)
     if number <= 1 or width <= 0 or height <= 0:
@@ -290,7 +291,7 @@ HEADING = 72.0
 SECTION_GAP = 110.0
 """Distance between a heading and the racks above it."""
 PORT_ROOM = 34.0
-"""Space above a heading for the port of an edge between sections."""
+"""Space above a heading for the ports of edges between sections."""
 MOST_ACROSS = 12
 """Maximum number of racks in a row of a section."""
 
@@ -359,7 +360,7 @@ def best_shape(
         return round(min(1.0, width / along, height / down), 3), across
 
     most = min(max(map(len, racks), default=1), MOST_ACROSS)
-    least = min(most, SLOTS_ACROSS)  # A narrower section would have no room for the text of its heading.
+    least = min(most, SLOTS_ACROSS)  # In a narrower section, there would be no space for the heading's text.
     return max(
         ((beside, across) for beside in range(1, len(racks) + 1) for across in range(least, most + 1)), key=merit
     )

@@ -1,4 +1,4 @@
-"""Painting of racks: header with state, GPUs and use; slots; footer with CPUs; and the tray."""
+"""Paints racks: the header with state, GPUs and use, the slots, the footer with CPUs, and the tray."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 RADIUS = M.radius
 SHADE = 3
-"""Extent of a rack's shadow below the rack, in pixels."""
+"""How far a rack's shadow extends below the rack, in pixels."""
 
 
 def paint_body(painter: QPainter, rack: RackContent) -> None:

@@ -1,4 +1,4 @@
-"""Heading of a section of racks: its name, and a summary of its hosts, GPUs and edges."""
+"""The heading of a section of racks, with its name and a summary of its hosts, GPUs and edges."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torchyard_gui.canvas.racks.layout import SECTION_GAP
 from torchyard_gui.theme.theme import theme
 
 ABOVE_RACKS = 6.0
-"""Distance of the text from the racks, in screen pixels."""
+"""Distance between the text and the racks, in screen pixels."""
 GAP = 9.0
 ASCENT, DESCENT, PAD = 13.0, 4.0, 3.0
-"""Extent of the background around the baseline of the text, in screen pixels."""
+"""How far the background extends above, below and beside the baseline of the text, in screen pixels."""
 OVER_EDGES = 1.5
-"""Z value of headings, above that of the layer of edges."""
+"""The Z value of headings, which is above that of the layer of edges."""
 
 
 class SectionHeading(QGraphicsRectItem):
@@ -36,7 +36,7 @@ class SectionHeading(QGraphicsRectItem):
     def set_box(self, box: Box) -> None:
         if box != self._box:
             self._box = box
-            # At a low zoom, the text is taller than the heading and reaches into the gap above it.
+            # At a low zoom, the text is taller than the heading and extends into the gap above it.
             self.setRect(box.x, box.y - SECTION_GAP / 2, box.width, box.height + SECTION_GAP / 2)
 
     def set_summary(self, summary: str) -> None:

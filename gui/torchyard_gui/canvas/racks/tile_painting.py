@@ -1,4 +1,4 @@
-"""Painting of racks as tiles: the name, and a cell for each GPU and for each replica without a GPU.
+"""Paints racks as tiles: the name, and a cell for each GPU and for each replica without a GPU.
 
 In an edited topology, a cell shows the role of the replica. In a live run, the shade of the cell shows the load.
 """
@@ -18,12 +18,14 @@ from torchyard_gui.canvas.racks.rack_painting import host_mark
 from torchyard_gui.theme.theme import theme
 
 STEPS = 5
-"""Number of steps between the shades of an idle and of a busy GPU."""
+"""The number of steps between the shade of an idle GPU and that of a busy one."""
 TROUBLE = ("fail", "wait")
 BADGE = 0.86
 """Size of a role's badge in a cell, as a fraction of the cell."""
 BADGE_FROM = 7.0
-"""Minimum size of a badge in screen pixels; smaller cells are partly filled, by role."""
+"""Minimum size of a badge in screen pixels. If a badge would be smaller, the cell is filled partly, depending on the
+role.
+"""
 
 
 def paint_tile(
@@ -54,7 +56,7 @@ def paint_tile(
 
 
 def tint_of(look: ReplicaLiveState) -> str:
-    """Returns the tint of a replica with a problem, "fail" or "wait", or else ""."""
+    """Returns the tint of a replica with a problem, "fail" or "wait"; returns "" if there is none."""
     if look.is_unknown:
         return ""
     return look.tint or ("fail" if look.state == "failed" else "")
@@ -142,7 +144,7 @@ _PARTS = {
     "reducer": ((0.3, 0.0, 0.4, 1.0),),
     "evaluator": ((0.0, 0.0, 0.5, 1.0),),
 }
-"""The filled parts (left, top, width, height) of a cell without room for a badge, by role."""
+"""Which parts (left, top, width, height) of a cell that has no space for a badge are filled, by role."""
 
 
 def _paint_small(painter: QPainter, rect: QRectF, role: str) -> None:
@@ -170,7 +172,7 @@ NAME_HEIGHT = 17
 PAD = 5
 GAP = 1.5
 NO_NAME_BELOW = 0.12
-"""Zoom below which names are unreadable, so that the cells use their space."""
+"""The zoom below which names cannot be read, so the cells use their space."""
 ACROSS = 4
 
 

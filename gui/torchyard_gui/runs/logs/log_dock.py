@@ -1,6 +1,6 @@
-"""Dock below a run with the logs of its replicas: choice of logs, following, and search.
+"""The dock below a run that shows the logs of its replicas. The user can choose logs, follow and search them.
 
-A closed dock shows only the last line of one log.
+While the dock is closed, it shows only the last line of one log.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 SETTLE_MS = 120
-"""Delay in milliseconds until a log is opened, so that the logs of briefly selected replicas are not loaded."""
+"""Delay in milliseconds before a log is opened, so that the logs of replicas that are selected only briefly are not
+loaded.
+"""
 MOST_LOGS = 64
-"""Maximum number of logs that are read together, since each of them queries its host again and again."""
+"""Maximum number of logs that are read together, because each of them queries its host again and again."""
 
 Log = tuple[str, str, int]
-"""(replica, host, local rank)."""
+"""A log, given by its replica, host and local rank."""
 
 
 class LogDock(QWidget):
-    """Dock that opens logs on demand. While it is closed, only the log whose last line it shows is open."""
+    """Opens logs when they are needed. While the dock is closed, only the log whose last line it shows is open."""
 
     opened_changed = Signal(bool)
 
@@ -98,7 +100,9 @@ class LogDock(QWidget):
             self._settle.start()
 
     def set_run(self, feed: RunFeed | None) -> None:
-        """Shows the logs of another run, beginning with the first failed replica or else with the first replica."""
+        """Shows the logs of another run, at first the log of the first failed replica or, if none has failed, of the
+        first replica.
+        """
         self._run_feed = feed
         self._by_user = False
         with QSignalBlocker(self.replica):
@@ -132,7 +136,7 @@ class LogDock(QWidget):
     def set_chosen(self, names: list[str]) -> None:
         """Sets the replicas selected on the page.
 
-        The log of a single replica, or the merged logs of several replicas, replace the shown log.
+        Shows the log of a single replica, or the merged logs of several replicas.
         """
         with QSignalBlocker(self.replica):
             self.replica.set_chosen(names)
@@ -182,7 +186,7 @@ class LogDock(QWidget):
         self._by_user = True
 
     def _show_one(self, log: str) -> None:
-        """Shows only the logs of the replica to which a log belongs. `log` is the name of that log."""
+        """Shows only the logs of the replica to which `log`, the name of a log, belongs."""
         self.show_replica(log.partition(".")[0])
 
     def _wanted(self) -> list[Log]:
@@ -241,7 +245,7 @@ class LogDock(QWidget):
         self._say_matches()
 
     def _say_matches(self) -> None:
-        """Shows the number of the found match and the number of matches, as far as they are counted."""
+        """Shows the number of the current match and the number of all matches, as far as they are known."""
         counted = self.view.match_count
         if self._was_found is None:
             return
@@ -269,7 +273,7 @@ class LogDock(QWidget):
 
 
 ALL, CHOSEN = "", "*"
-"""Item data of the entries for several logs; other entries have the name of a replica."""
+"""Item data of the entries that stand for several logs. The data of all other entries is the name of a replica."""
 
 
 class LogChoice(QComboBox):

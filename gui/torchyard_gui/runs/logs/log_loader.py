@@ -1,4 +1,4 @@
-"""Loader of missing pages of the shown logs. It also appends new data."""
+"""Loads missing pages of the shown logs, and appends new data."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class LogLoader(QObject):
     grown = Signal()
     """Emitted when data was appended."""
     filled = Signal()
-    """Emitted when a requested page has arrived, or when the problem of a log has ended."""
+    """Emitted when a requested page has arrived, or when a log no longer has a problem."""
     ended_changed = Signal()
     problem_changed = Signal(str)
     """Emitted with the current problem, or "" if there is none."""
     counted = Signal()
-    """Emitted when the matches of a search were counted."""
+    """Emitted when the matches of a search have been counted."""
 
     def __init__(self, feeds: Sequence[LogFeed], names: Sequence[str], parent: QObject | None = None):
         super().__init__(parent)
@@ -60,7 +60,7 @@ class LogLoader(QObject):
                 self.feeds[number].read(offset, BLOCK, self._taker(number, offset))
 
     def search(self, text: str, begin: Place, *, backwards: bool, done: Callable[[Place | None], None]) -> None:
-        """Searches for the next match of a text. A search in progress is replaced.
+        """Searches for the next match of a text. If another search is in progress, replaces it.
 
         Args:
             done: Called with the place of the match, or None if there is none.
@@ -115,7 +115,7 @@ class LogLoader(QObject):
 
 
 class _Source(QObject):
-    """Connection of the loader to the feed of one log."""
+    """Connects the loader to the feed of one log."""
 
     def __init__(self, reading: LogLoader, number: int, feed: LogFeed):
         super().__init__(reading)

@@ -1,4 +1,4 @@
-"""Merge of logs by time. The logs may be of any length, and only the pages in use are loaded.
+"""Merges logs by time. The logs may have any length, because only the pages that are needed are loaded.
 
 Times come from the hosts' clocks, so lines from different hosts are ordered only as accurately as their clocks agree.
 """
@@ -15,12 +15,12 @@ from torchyard_core.launch.runs.log_times import LogTimes
 from torchyard_gui.runs.logs.paged_log import KEPT, Line, MissingPage, PagedLog
 
 Place = tuple[float, int, int]
-"""The start of a line as (seconds since the epoch, log number, byte offset), which gives the order over all logs."""
+"""Where a line begins: seconds since 1970, log number, and byte offset. Places have the order of the merged log."""
 
 TOP: Place = (-1.0, -1, 0)
 END: Place = (math.inf, -1, 0)
 LEAST_KEPT = 3
-"""Minimum number of blocks that each log may keep, regardless of the number of logs."""
+"""Minimum number of blocks that are kept for each log, however many logs there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class MergedLog:
     def line_from(self, number: int, place: Place) -> int:
         """Returns the offset of the first line of a log at or after a place.
 
-        If the page with the start of the line is not loaded, the offset is that of a byte inside the line.
+        If the page in which the line begins is not loaded, returns the offset of a byte within the line.
         """
         try:
             first = self._first(number, place)
@@ -175,7 +175,8 @@ class MergedLog:
                 low = middle
             else:
                 high = middle
-        # All bytes of an entry in the log index have the same time, so the target may be inside an entry.
+        # All bytes of an entry in the log index have the same time, so the wanted byte may be in the middle of an
+        # entry.
         when = min((times.time(begin) for times in logs if (begin := times.since(low)) is not None), default=low)
         left = wanted - self._bytes_before(when)
         for number, log in enumerate(self._logs):
@@ -214,7 +215,7 @@ class MergedLog:
         return pieces.begin_of_line(end - 1) if end > 0 else None
 
     def _each(self, find: Callable[[int, Place], int | None], place: Place) -> list[tuple[int, int | None]]:
-        """Calls `find` for each log. The missing pages of all logs are collected in one MissingPages."""
+        """Calls `find` for each log. If pages are missing, collects those of all logs in one MissingPages."""
         found, missing = [], []
         for number in range(len(self)):
             try:

@@ -1,4 +1,4 @@
-"""Painting of log lines: names of logs, colours by level, selection and search match."""
+"""Paints log lines: names of logs, colours by level, the selection, and matches of a search."""
 
 from __future__ import annotations
 

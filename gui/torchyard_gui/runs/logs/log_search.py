@@ -1,4 +1,4 @@
-"""Search in logs, forwards or backwards, and the number of matches, by reading their pages one after another."""
+"""Searches logs forwards or backwards, and counts matches, by reading the logs' pages one after another."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torchyard_gui.runs.logs.log_merge import MergedLog, Place
 
 PIECE = 512 * 1024
 MOST_READ = 64 * 1024 * 1024
-"""Number of bytes of all logs in which matches are counted; a search for the next match reads further."""
+"""Number of bytes of all logs in which matches are counted. A search for the next match reads further."""
 
 
 class LogSearch:
-    """Search for the nearest match. `done` is called with the place of the match, or None if there is none.
+    """Searches for the nearest match. `done` is called with the place of the match, or None if there is none.
 
     With several logs, the next page is always read from the log in which the search has progressed least, until no log
     can contain a nearer match.
@@ -30,7 +30,7 @@ class LogSearch:
         backwards: bool,
         done: Callable[[Place | None], None],
     ):
-        """Starts a case-insensitive search: forwards from `begin`, or backwards for matches that end before `begin`."""
+        """Starts a search that ignores case: forwards from `begin`, or backwards for matches that end before it."""
         self._log = log
         self._feeds = feeds
         self._needle = needle.encode().lower()
@@ -150,7 +150,7 @@ class LogMatches:
     def _took(self, number: int, low: int, data: bytes, size: int) -> None:
         if self._cancelled:
             return
-        if not data:  # The log is shorter than the host announced.
+        if not data:  # The log is shorter than the host has said.
             self._busy = False
             self._changed()
             return
@@ -165,6 +165,6 @@ class LogMatches:
                 self._found[number].append(begin + found)
             newline = buffer.find(b"\n", found, cut)
             at = newline + 1 if newline >= 0 else cut
-        # The last line may still grow, so it is searched again later but is counted only once.
+        # The last line may still grow, so it is searched again later, but it must be counted only once.
         self._rest[number] = buffer[buffer.rfind(b"\n") + 1 :] if ends else buffer[cut:]
         self._step()

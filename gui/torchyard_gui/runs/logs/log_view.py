@@ -1,4 +1,4 @@
-"""View of one or several logs. It loads only the pages with visible lines, so that even long logs open immediately."""
+"""Shows one or several logs. Only the pages with visible lines are loaded, so even long logs open immediately."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SCROLL_UNITS = 1_000_000
 
 
 class LogView(QAbstractScrollArea):
-    """View of logs that follows their end.
+    """A view of logs that scrolls to new lines.
 
-    It stops following when the user scrolls up and resumes when the user scrolls to the end.
+    It stops doing so when the user scrolls up, and begins again when the user scrolls to the end.
     """
 
     following_changed = Signal(bool)
@@ -45,7 +45,7 @@ class LogView(QAbstractScrollArea):
     """Emitted with the current problem, or "" if there is none."""
     last_line_changed = Signal(str)
     log_wanted = Signal(str)
-    """Emitted with the name of the log to show alone."""
+    """Emitted with the name of a log that should be shown alone."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -289,7 +289,7 @@ class LogView(QAbstractScrollArea):
             if self._following:
                 return
         try:
-            # One additional line is requested, which is partly visible at the lower edge.
+            # One line more is requested, because the last line may be only partly visible.
             self._lines = self._log.lines(self._top, rows + 1)
         except MissingPages as missing:
             self._reading.ask(missing.pieces)
@@ -336,7 +336,7 @@ class LogView(QAbstractScrollArea):
         self._lay_out()
 
     def _when_here(self, go: Callable[[], None]) -> None:
-        """Scrolls by calling `go`. If pages are missing, requests them and tries again once they are loaded."""
+        """Scrolls by calling `go`. If pages are missing, requests them, and tries again when they are loaded."""
         try:
             go()
         except MissingPages as missing:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 BLOCK = 64 * 1024
 KEPT = 96
-"""Maximum number of blocks in memory, 6 MiB in all."""
+"""Maximum number of blocks in memory, which is 6 MiB in total."""
 LONGEST = 4096
 """Maximum length of a line in bytes; longer lines are split."""
 
@@ -59,7 +59,7 @@ class PagedLog:
         self._blocks: OrderedDict[int, bytearray] = OrderedDict()
 
     def put(self, offset: int, data: bytes, size: int) -> None:
-        """Adds data at an offset. Data that neither starts a block nor continues a loaded block is ignored."""
+        """Adds data at an offset. Data that neither begin a block nor continue a loaded block are ignored."""
         self.size = max(self.size, size, offset + len(data))
         while data:
             number, inside = divmod(offset, BLOCK)

@@ -34,17 +34,19 @@ from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 MOST_RUNS = FEEDS
-"""Maximum number of runs. The model keeps this number of feeds open."""
+"""Maximum number of runs, which is also the number of feeds that the model keeps open."""
 EVERY_MS = 500
-"""Shortest interval in milliseconds between two drawings of live runs."""
+"""Minimum interval in milliseconds between two updates of the curves of live runs."""
 KINDS = ("loss", "throughput")
 MOST_OWN = 2
-"""Maximum number of plots for metrics that the scripts name."""
+"""Maximum number of plots for metrics that scripts define."""
 CROSSHAIR_STEP = 0.01
 
 
 class Comparison(QWidget):
-    """Plots of the loss, the throughput, and some metrics defined by the scripts, of at most MOST_RUNS runs."""
+    """Compares at most MOST_RUNS runs by plots of their loss, their throughput, and some metrics that the scripts
+    define.
+    """
 
     closed = Signal()
 
@@ -257,7 +259,9 @@ def by_time(picture: RunState, field: str) -> tuple[Times, Values]:
 
 
 def by_step(picture: RunState, field: str) -> tuple[Times, Values]:
-    """Returns a metric of a run over its steps, with the last value of each step that was repeated after a restart."""
+    """Returns a metric of a run over its steps. If a step was repeated after a restart, only its last value is
+    included.
+    """
     _, steps, values = _samples(picture, field)
     known = ~np.isnan(steps) & ~np.isnan(values)
     steps, values = steps[known], values[known]

@@ -1,4 +1,4 @@
-"""A crosshair shared by plots with a common horizontal axis: a line in each plot, and the values of its curves."""
+"""A crosshair for plots with a common horizontal axis: a line in each plot, and the values of the plot's curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 from torchyard_gui.theme.theme import theme
 
 EVERY_MS = 30
-"""Shortest interval in milliseconds between two positions, since each repaints a strip of every plot."""
+"""Minimum interval in milliseconds between two positions, because each new position repaints a strip of every plot."""
 MARGIN = 8
 MOST_VALUES = 4
 """Maximum number of values beside the title of a plot over time.
@@ -21,11 +21,11 @@ If more curves have a value, only the smallest and the largest value are shown. 
 """
 
 Values = Sequence[tuple[str, QPen]]
-"""Texts with the pens of their curves."""
+"""Texts, each with the pen of its curve."""
 
 
 class Crosshair(QObject):
-    """Follows the pointer over any of the plots and responds to keys that the owner passes on."""
+    """Follows the pointer over any of the plots, and handles keys that the owner passes on."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Downsampling of curves to the visible resolution, which keeps the minimum and maximum of each interval."""
+"""Reduces curves to the visible resolution, keeping the minimum and the maximum of each interval."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def extremes(times: Times, values: Values, begin: float, end: float, most: int) 
     low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
     thin_times = np.repeat(times[starts], 2)
     thin_times[1::2] += stretch / 2
-    # The newest point must not be drawn later than the time of its measurement.
+    # The newest point must not be drawn at a later time than that of its measurement.
     np.minimum(thin_times, times[-1], out=thin_times)
     thin_values = np.empty(2 * len(starts), values.dtype)
     thin_values[::2], thin_values[1::2] = low, high

@@ -1,4 +1,4 @@
-"""A small plot: name, latest value, and a line of the last minutes."""
+"""A small plot with a name, the latest value, and a line for the last minutes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAD, LINE, SENTENCE = 24, 44, 22
 class MiniPlot(QWidget):
     """Plot that is painted directly, with at most one point per pixel.
 
-    With fewer than two points, it shows a sentence in less space.
+    If there are fewer than two points, it shows a sentence, which needs less space.
     """
 
     def __init__(self, name: str, token: str, parent: QWidget | None = None, *, explanation: str = ""):
@@ -56,7 +56,7 @@ class MiniPlot(QWidget):
             value: Latest value as text.
             note: Text after the name.
             fixed: Range of the axis, by default that of the data.
-            calm: Whether the range is widened, so that noise of a few percent does not fill it.
+            calm: Whether a small range is widened, so that noise of a few percent does not fill the plot.
             sentence: Text that is shown if there is no line.
         """
         had_line = self.has_line
@@ -105,7 +105,7 @@ class MiniPlot(QWidget):
     def _pieces(self, rect: QRectF) -> list[QPolygonF]:
         values = _thinned(self._values, max(2, int(rect.width())))
         known = np.isfinite(values)
-        if known.sum() < 2:  # After the downsampling, fewer than two points remain.
+        if known.sum() < 2:  # Reducing the resolution has left fewer than two points.
             return []
         low, high = self._range or (float(values[known].min()), float(values[known].max()))
         if self._calm:
@@ -140,7 +140,7 @@ def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:
 
 
 def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Returns at most `count` values: the given ones if they are so few, or else the means of equal intervals."""
+    """Returns at most `count` values. If there are more, returns the means of equally long intervals."""
     if len(values) <= count:
         return values
     share = -(-len(values) // count)

@@ -14,7 +14,7 @@ from torchyard_gui.widgets import ElidedLabel
 from torchyard_gui.widgets.layouts import hbox
 
 COLOURS = ("worker", "chief", "reducer", "evaluator", "ps", "accent", "run", "text2")
-"""Colours of the curves in turn; from the ninth curve on, curves are dashed."""
+"""Colours that curves have in turn. From the ninth curve on, curves are dashed."""
 
 
 def make_plot(title: str, unit: str, axis: pg.AxisItem | None = None, parent: QWidget | None = None) -> pg.PlotWidget:
@@ -59,7 +59,7 @@ def style_plot(plot: pg.PlotWidget) -> None:
 
 
 class SharedAxis(QObject):
-    """Keeps the x ranges of plots equal, whereas pyqtgraph's axis links align plots by their screen positions."""
+    """Keeps the x ranges of plots equal. pyqtgraph's own links would align plots by their positions on the screen."""
 
     def __init__(self, plots: Iterable[pg.PlotWidget], parent: QObject) -> None:
         super().__init__(parent)
@@ -92,7 +92,7 @@ def amount(value: float) -> str:
 
 
 def curve_pen(number: int) -> QPen:
-    """Returns a pen of width 1. Painting with wider pens takes seconds per frame."""
+    """Returns a pen of width 1, because painting with wider pens takes seconds per frame."""
     pen = QPen(theme().pen(COLOURS[number % len(COLOURS)]))
     pen.setCosmetic(True)
     if number >= len(COLOURS):
@@ -101,7 +101,7 @@ def curve_pen(number: int) -> QPen:
 
 
 class PlotKey(QWidget):
-    """Legend entry: a curve's line and name."""
+    """An entry of the legend: a curve's line and its name."""
 
     def __init__(self, name: str, number: int):
         super().__init__()

@@ -33,17 +33,17 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 
 STEP_PLOTS = ("compute_s", "exchange_s", "wait_s", "staleness")
 OWN_PLOT = "own"
-"""Plot for the metrics whose names the script chooses, which are plotted one at a time."""
+"""The plot for metrics that the script defines, which shows one of them at a time."""
 CHOICES = {"progress": ("throughput", "loss", "use", "memory"), "step": STEP_PLOTS, "own": (OWN_PLOT,)}
 """Plots shown together on one time axis."""
 MOST = 16
-"""Maximum number of curves, since more are indistinguishable."""
+"""Maximum number of curves, because more could not be distinguished."""
 KEYS_ACROSS = 6
 LEAST_SPAN_S = 60.0
-"""Shortest range of the time axis in seconds, so that the plot of a new run is not stretched."""
+"""Minimum range of the time axis in seconds, because the plot of a new run would otherwise be stretched."""
 WHOLE_RUN = math.inf
 SPANS = (300.0, 1800.0, 7200.0)
-"""Ranges of the time axis to choose from, in seconds."""
+"""Ranges of the time axis, in seconds, from which the user can choose."""
 MOST_DISTANCE = 0.02
 """Maximum distance of a sample from the crosshair, as a fraction of the time axis."""
 CROSSHAIR_STEP = 0.01
@@ -51,7 +51,7 @@ CROSSHAIR_STEP = 0.01
 ZOOM = 1.5
 PAN = 0.2
 AFTER_ZOOM_MS = 30
-"""Delay in milliseconds after a zoom before points are downsampled again."""
+"""Delay in milliseconds after a zoom before the curves are adapted to the new resolution."""
 
 
 class Plots(QWidget):
@@ -151,7 +151,7 @@ class Plots(QWidget):
         plot.getPlotItem().getViewBox().setYRange(0, 1, padding=0)
 
     def _offer_metrics(self) -> None:
-        """Offers the custom metrics of the selected replicas. The current choice is kept if possible."""
+        """Offers the custom metrics of the selected replicas. If possible, keeps the current choice."""
         tracks = self._feed.picture.tracks if self._feed else {}
         found = sorted({own for name in self._names if name in tracks for own in tracks[name].ring.own})
         if found == [self.reported.itemText(row) for row in range(self.reported.count())]:
@@ -168,9 +168,8 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """Kinds of the chosen plots that have a value, or all of them if none has.
-
-        A strategy may lack some parts of a step.
+        """The kinds of those chosen plots that have values, or all of them if none has.\n\nSome parts of a step may not
+        exist under a strategy.
         """
         kinds = CHOICES[self.choice.value]
         if self.choice.value == "own" or self._feed is None:
@@ -216,7 +215,7 @@ class Plots(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Draws new samples. A hidden widget is updated when it is shown again."""
+        """Draws new samples. If the widget is hidden, it is updated when it is shown again."""
         if not self.isVisible():
             self._is_old = True
             return
@@ -297,7 +296,7 @@ class Plots(QWidget):
         return plot
 
     def _say_nothing(self) -> None:
-        """Shows the plots, or a sentence that explains why there is no curve."""
+        """Shows the plots; if there is no curve, shows a sentence that says why."""
         tracks = self._feed.picture.tracks if self._feed else {}
         has_curves = any(len(tracks[name].ring) > 1 for name in self._names if name in tracks)
         if not has_curves:
@@ -372,11 +371,11 @@ class Plots(QWidget):
         elif kind in ("loss", OWN_PLOT):
             wanted = calmed(*found)
         else:
-            wanted = (min(0.0, found[0]), found[1])  # Amounts are comparable only if their axes start at zero.
+            wanted = (min(0.0, found[0]), found[1])  # Amounts can be compared only if their axes begin at zero.
         low, high = wanted
         low_now, high_now = view.viewRange()[1]
         room = (high - low) or abs(high) or 1.0
-        # The visible range is kept as long as the data fits into it and fills enough of it.
+        # The visible range is kept as long as it contains the data and the data fill enough of it.
         if low_now <= low and high <= high_now and high_now - low_now < 1.4 * room:
             return
         view.setYRange(low - 0.06 * room if kind in ("loss", OWN_PLOT) else low, high + 0.06 * room, padding=0)

@@ -1,4 +1,4 @@
-"""Recovery snapshots of unsaved work, and the offer to restore them after a crash."""
+"""Writes recovery snapshots of unsaved work, and offers to restore them after a crash."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.widgets.next_steps import error_text
 
 AFTER_MS = 2000
-"""Delay in milliseconds from the last change to the snapshot."""
+"""Milliseconds from the last change until a snapshot is written."""
 
 
 class Autosave(QObject):
-    """Writes recovery snapshots of a document to a folder. Without a folder, nothing is written."""
+    """Writes recovery snapshots of a document to a folder. If there is no folder, nothing is written."""
 
     failed = Signal(str)
 
@@ -72,7 +72,7 @@ def tr(text: str) -> str:
 
 
 def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor) -> None:
-    """Offers to restore the latest unsaved work. After the user has decided, the next older work is offered."""
+    """Offers to restore the latest unsaved work. When the user has decided, offers the next older one."""
     work = next(iter(autosave.unsaved_work()), None)
     if work is None:
         return
@@ -101,7 +101,7 @@ def restore_session(
 ) -> None:
     """Opens the file of the last window and applies its unsaved changes, which a single undo reverts.
 
-    If the file has been changed since, the unsaved work is only offered.
+    If the file has been changed since, only offers to restore the unsaved work.
     """
     if path is not None:
         files.open_now(path)
@@ -124,12 +124,14 @@ def _was_changed_since(work: UnsavedWork) -> bool:
     """Whether the file was written after the snapshot of its unsaved changes."""
     try:
         return work.path is not None and work.path.stat().st_mtime > work.written_at.timestamp() + 1
-    except OSError:  # The file no longer exists.
+    except OSError:  # The file does not exist any more.
         return False
 
 
 def _restore(work: UnsavedWork, files: FileActions, editor: Editor) -> None:
-    """Opens the file of the work, or else an empty document, and applies the work as an edit of its text."""
+    """Opens the file to which the work belongs or, if there is none, an empty document, and applies the work as an edit
+    of the text.
+    """
     if work.path is None or not work.path.exists() or not files.open_now(work.path):
         files.begin()
     editor.type_text(shown_text(work.text), tr("Restore unsaved work"))

@@ -1,4 +1,4 @@
-"""Report about the conversion of a document from another system, and a window that shows the document."""
+"""Reports about the conversion of a document from another system, and shows the document in a window."""
 
 from __future__ import annotations
 

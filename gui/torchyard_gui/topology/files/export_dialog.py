@@ -1,4 +1,4 @@
-"""Export dialog: format, options, preview with remarks, and target file."""
+"""The dialog for exports, with the format, options, a preview with remarks, and the target file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ExportDialog(QDialog):
     written = Signal(object, str)
 
     def __init__(self, topology: Topology, files: FileActions, name: str, parent: QWidget) -> None:
-        """Creates the dialog with the format `name` selected, or else the first format."""
+        """Creates the dialog in which the format `name` or, if it is not given, the first format is selected."""
         super().__init__(parent)
         self._topology = topology
         self._files = files
@@ -141,7 +141,7 @@ class ExportDialog(QDialog):
             button.setEnabled(self._exported is not None)
 
     def _say(self, sentence: str) -> None:
-        """Shows why the export in this format or the writing of the file failed; "" hides the message."""
+        """Shows why this format cannot be exported or the file cannot be written; "" hides the message."""
         self.message.setText(sentence)
         set_ink(self.message, "fail")
         self.message.setVisible(bool(sentence))
@@ -165,7 +165,7 @@ class ExportDialog(QDialog):
         dialog.open()
 
     def write_to(self, path: Path) -> None:
-        """Writes to a file. Before an existing file is replaced, the user is asked."""
+        """Writes to a file. If the file exists, asks the user before replacing it."""
         if path.exists():
             ask_to_replace(path, lambda: self._write(path), self.ask_path, self)
         else:

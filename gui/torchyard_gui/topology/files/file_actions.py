@@ -1,4 +1,6 @@
-"""Actions that create, open and save files. They handle unsaved changes, read-only files and external changes."""
+"""Actions that create, open and save files, and deal with unsaved changes, read-only files and changes by other
+programs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class FileActions(QObject):
     """Actions that read and write the file of the document, with their notices."""
 
     opened = Signal()
-    """Emitted when a document was opened, read again or newly started."""
+    """Emitted when a document has been opened, read again or newly started."""
     saved = Signal()
 
     def __init__(self, editor: Editor, recent: RecentFiles, notices: NoticeQueue, window: QWidget) -> None:
@@ -81,7 +83,7 @@ class FileActions(QObject):
         self.guard(lambda: self.open_now(path))
 
     def open_now(self, path: Path) -> bool:
-        """Opens a file and discards unsaved changes. Shows the error and returns False if it cannot be read."""
+        """Opens a file, discarding unsaved changes. If it cannot be read, shows the error and returns False."""
         try:
             self._document.open(path)
         except FileProblem as problem:
@@ -104,7 +106,7 @@ class FileActions(QObject):
             self._notices.clear(subject)
 
     def save(self, then: Callable[[], object] | None = None) -> None:
-        """Saves the document and, once it is saved, calls `then`. If it has no file, the user is asked for one."""
+        """Saves the document, and then calls `then`. If the document has no file, asks the user for one."""
         self._editor.settle()
         if self._document.path is None:
             self.ask_save(then)
@@ -115,7 +117,7 @@ class FileActions(QObject):
         dialog = self.dialog(self.tr("Save the topology"))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("yaml")
-        # Qt's own question would block the program, and some desktops ask before the suffix is added.
+        # Qt's own question would block the program, and some desktop environments ask before the suffix is added.
         dialog.setOption(QFileDialog.Option.DontConfirmOverwrite)
         dialog.selectFile(self._document.path.name if self._document.path is not None else self._first_name())
         dialog.fileSelected.connect(lambda chosen: self._save_as(Path(chosen), then))
@@ -127,16 +129,16 @@ class FileActions(QObject):
         return "topology.yaml" if name == UNTITLED else f"{name}.yaml"
 
     def _save_as(self, path: Path, then: Callable[[], object] | None) -> None:
-        """Saves the document to `path`. Before an existing file is replaced, the user is asked."""
+        """Saves the document to `path`. If the file exists, asks the user before replacing it."""
         if path == self._document.path or not path.exists():
             self.save_to(path, then)
         else:
             ask_to_replace(path, lambda: self.save_to(path, then), lambda: self.ask_save(then), self._window)
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
-        """Saves the document, to `path` if given. If that fails, it shows why and returns False."""
+        """Saves the document, to `path` if it is given. If this fails, shows why and returns False."""
         self._editor.settle()
-        # An unnamed topology is named after its file, and so are its runs.
+        # A topology without a name is named after its file, and so are its runs.
         names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
         if names and path is not None:
             names = not self._editor.set_name(path.stem)
@@ -168,7 +170,7 @@ class FileActions(QObject):
         if state == "same":
             self._notices.clear("disk")
         elif self._document.problems and state == "changed" and not self._document.is_modified:
-            # If there are no unsaved changes, the invalid file was probably repaired in another program.
+            # There are no unsaved changes, so another program has probably corrected the invalid file.
             self.reload()
         elif state == "gone":
             text = self.tr("{file} no longer exists. Save the topology to write it again.")
@@ -239,7 +241,7 @@ def tr(text: str) -> str:
 def ask_to_replace(
     path: Path, replace: Callable[[], object], another: Callable[[], object], parent: QWidget
 ) -> None:  # fmt: skip
-    """Asks whether to replace a file. Calls `replace` if the user agrees, else `another`."""
+    """Asks whether to replace a file. Calls `replace` if the user agrees, and otherwise `another`."""
     box = ConfirmationDialog(
         tr("Replace {file}?").format(file=path.name),
         tr("A file of that name exists in {folder}. Its contents will be lost.").format(folder=path.parent),

@@ -16,7 +16,7 @@ from torchyard_gui.widgets.text_labels import Divider, SectionLabel
 
 NAME_WIDTH = 112
 LEAST_WIDTH = 72
-"""Minimum width of a field in pixels, independent of its text, which is elided or wrapped."""
+"""Minimum width of a field in pixels, which does not depend on its text. A longer text is shortened or wrapped."""
 
 Change = Callable[[str, Any, str], str]
 """Called with (key, new value, label of the key). Returns the reason for a refusal, or "" if the value is accepted."""
@@ -71,7 +71,7 @@ class Group(QWidget):
             row.set_problem(self._problems.get(key, ""))
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Shows problems by key. A key with a refused input keeps the message about the refusal."""
+        """Shows problems by key. If the input for a key has been refused, the message about this stays."""
         self._problems = problems
         for key, row in self.rows.items():
             if key not in self._refused:
@@ -95,5 +95,5 @@ class Group(QWidget):
         row.set_problem(why)
         announce(row, f"{row.name.text()}: {why}", urgent=True)
         if isinstance(field := self.field(key), ChoiceField):
-            # Refused text is kept so that the user can correct it; a refused choice is reset.
+            # Text that was refused is kept, so that the user can correct it. A choice that was refused is reset.
             field.set_values([getattr(block, key) for block in self._blocks])

@@ -1,8 +1,9 @@
 """Fields that show and change one value in several blocks together.
 
 `set_values` takes the value of each block. If the values differ, the field is empty and shows a placeholder.
-`committed` is emitted with the new value for all blocks. Text that is not a number is emitted as typed, so that core
-refuses it with a message; for other text that cannot be parsed, `misread` is emitted with a message.
+`committed` is emitted with the new value for all blocks. If a text should be a number but is not, it is emitted as
+typed, and torchyard_core refuses it with a message. For other text that cannot be parsed, `misread` is emitted with a
+message.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ INSET = 2
 
 
 class ElidedLine(QLineEdit):
-    """Line edit that elides its text while it has no focus. The tool tip then begins with the complete text."""
+    """A line edit that shortens its text while it does not have the focus. The tool tip then begins with the whole
+    text.
+    """
 
     taken_at_end = 0
     """Width in pixels that a button takes at the end of the field."""
@@ -114,7 +117,7 @@ class LinesField(QPlainTextEdit):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._fit()  # With a different width, the lines wrap differently.
+            self._fit()  # If the width changes, the lines are wrapped differently.
 
     def set_values(self, values: Sequence[Any]) -> None:
         value, same = one_of(values)

@@ -1,4 +1,4 @@
-"""The inspector: settings of the selected replicas and their pools, or of the whole topology without a selection."""
+"""The inspector: settings of the selected replicas and their pools or, with no selection, of the whole topology."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torchyard_gui.widgets.text_labels import ElidedLabel
 
 
 class Inspector(QFrame):
-    """Panel with two alternative contents: the fields of the topology, and the fields of the selection."""
+    """A panel that shows either the fields of the topology or the fields of the selection."""
 
     wanted = Signal()
     """Emitted before `focus` moves the focus to a field, so that the inspector is shown."""
@@ -64,7 +64,7 @@ class Inspector(QFrame):
     def _of_selection(self) -> tuple[PlaceGroup, PoolGroup]:
         """The fields of a selection.
 
-        They are created by `make_rest` or at the first selection, which saves time when the window opens.
+        They are created by `make_rest` or when replicas are first selected, so that the window opens faster.
         """
         place, pools = PlaceGroup(self._editor, self._planning), PoolGroup(self._editor)
         self._panels.addWidget(_scrolled(self.tr("Fields of the selection"), place, pools))

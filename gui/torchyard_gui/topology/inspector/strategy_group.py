@@ -21,11 +21,13 @@ from torchyard_gui.widgets.text_labels import label
 
 UNKNOWN = ExchangeFacts()
 KIND_WIDTH = 72
-"""Width in pixels of the label beside the names of strategies, which need more space than numbers."""
+"""Width in pixels of the label beside the field for the strategy, because names of strategies need more space than
+numbers.
+"""
 
 
 class StrategyGroup(QWidget):
-    """Fields for the kind and the settings of the strategy. Each setting has an explanation below it."""
+    """Fields for the kind of the strategy and its settings. Below each setting is an explanation."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ def _has_fractions(annotation: Any) -> bool:
 
 
 def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int], facts: ExchangeFacts = UNKNOWN) -> str:
-    """Returns the sentences about the duration of an exchange, or "" if no step waits for an exchange.
+    """Returns sentences about how long an exchange takes, or "" if no step waits for an exchange.
 
     Args:
         counts: Number of replicas of each role.
@@ -118,7 +120,7 @@ def duration(value: float, facts: ExchangeFacts) -> str:
 
 
 def basis_sentence(facts: ExchangeFacts) -> str:
-    """Returns the sentence that explains the basis of the durations, or the meaning of M and B."""
+    """Returns the sentence that says on what the durations are based, or what M and B mean."""
     if facts.gradient_bytes is None:
         return tr(
             "M is the size of the gradients, B the bandwidth of a host's link. Times are shown after the first run of "

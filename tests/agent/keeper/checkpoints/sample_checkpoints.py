@@ -11,7 +11,7 @@ def folder_of(run_dir: Path) -> Path:
 
 
 def save(folder: Path, step: int, size: int = 1000, files: tuple[str, ...] = ("model.pt", "optimizer.pt")) -> str:
-    """Creates a complete checkpoint in `folder` and gives it its final name; returns this name."""
+    """Creates a complete checkpoint in `folder`, and returns the name of the checkpoint."""
     name = f"step-{step:012d}"
     scratch = folder / f".saving-{name}"
     scratch.mkdir(parents=True)

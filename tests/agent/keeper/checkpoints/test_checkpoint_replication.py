@@ -26,7 +26,7 @@ def go(*hosts: Host) -> None:
 
 
 def carried(host: Host) -> list[tuple[str, str]]:
-    """Returns the host and checkpoint of each copy that is recorded in the primary's journal."""
+    """Returns the host and the checkpoint of each copy that the primary's journal records."""
     return [
         (event["host"], event["checkpoint"])
         for event in host.journal()
@@ -139,7 +139,9 @@ def test_a_restarted_chief_without_checkpoints_gets_the_newest_first(run_scenari
 
 
 class Bottleneck(Relay):
-    """A relay that forwards the first gang-link connection, and accepts later connections without forwarding them."""
+    """A relay that forwards only the first connection of the gang link; it accepts later connections but does not
+    forward them.
+    """
 
     waiting = 0
 
@@ -199,7 +201,7 @@ def test_saved_checkpoints_are_journaled_once_also_on_a_single_host(run_scenario
         first = save(checkpoints(chief), 10, 1000)
         await eventually(lambda: saved() == [first])
         last = save(checkpoints(chief), 20, 1000)
-        go(chief)  # The run ends before the keeper looks for new checkpoints again.
+        go(chief)  # At the end, the run has a checkpoint for which the keeper has not looked yet.
         assert (await cluster.end())["state"] == "succeeded"
         assert saved() == [first, last]
 

@@ -1,4 +1,4 @@
-"""Tests of checkpoint transfers over broken connections and on full disks."""
+"""Tests of checkpoint transfers when connections break or disks are full."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Pair:
 
 
 class Cut(Stream):
-    """A stream whose connection breaks after it has sent a given number of blocks."""
+    """A stream whose connection breaks once the stream has sent a given number of blocks."""
 
     pieces = 0
     left = 0
@@ -69,7 +69,7 @@ class Cut(Stream):
 
 
 class Stuck(Stream):
-    """A stream that stops sending after five blocks until the other end disconnects."""
+    """A stream that stops after five blocks, until the other end disconnects."""
 
     pieces = 0
 
@@ -107,7 +107,7 @@ def test_an_interrupted_transfer_is_resumed(tmp_path: Path) -> None:
     asyncio.run(scenario())
     assert same(source / name, target / name)
     assert there(target) == [name]
-    # The subtracted block is checkpoint.json. Blocks that were in the buffer of the broken socket are sent again.
+    # One block, checkpoint.json, is not counted. Blocks that were in the buffer of the broken socket are sent again.
     assert 10 <= sum(pieces) - 1 <= 14
 
 
@@ -141,9 +141,8 @@ def test_a_checkpoint_marked_as_final_is_copied_again_with_its_mark_only(tmp_pat
 
 
 def test_another_save_of_the_same_step_is_copied_completely(tmp_path: Path) -> None:
-    """With asynchronous worker groups, the chief may save a step twice.
-
-    The second save has the final state of all groups.
+    """With asynchronous worker groups, the chief may save a step twice; the second save has the final state of all
+    groups.
     """
     source, target = tmp_path / "source", tmp_path / "target"
     name = save(source, 1, 3 * file_transfer.PIECE)

@@ -1,4 +1,4 @@
-"""Tests that the calendar determines when a run may begin and when it must end."""
+"""Tests that bookings determine when a run may begin and when it must end."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def added(host: str) -> ReplicasAdded:
 
 
 def grown(host: str = "b") -> Driver:
-    """Returns a run to which worker-1 was added, and whose ranks have started."""
+    """Returns a run to which worker-1 has been added, and whose ranks have started."""
     driver = training()
     driver(added(host))
     if host not in ("a", "b"):
@@ -88,7 +88,7 @@ def test_a_replica_on_a_new_host_starts_when_the_host_has_joined() -> None:
     result = driver(added("c"))
     assert of(StartReplica, result) == []
     assert of(SetTimer, result) == [SetTimer(instructions.JOIN_ADDED, 30.0)]
-    # This timer limits how long the launch waits for its hosts; it has no effect on a host that is added later.
+    # This timer limits how long a launch waits for its hosts. It does not apply to a host that is added later.
     assert driver(TimerFired(instructions.JOIN)) == []
     assert of(StartReplica, driver(HostJoined("c"))) == [StartReplica("trainers", 0, NEW, 1)]
     assert of(DismissHost, driver(TimerFired(instructions.JOIN_ADDED), after=30.0)) == []

@@ -1,4 +1,4 @@
-"""Tests of the choice of the hosts that receive each checkpoint."""
+"""Tests of choosing the hosts that receive copies of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPLICAS = [
 
 
 def replication(*hosts: str, newest: str = "") -> Replication:
-    """Returns the state of a replication in which all `hosts` have joined and have no checkpoints."""
+    """Returns the state of a replication between `hosts`, all of which have joined; none of them has checkpoints."""
     made = replication_policy.begin(HOSTS, REPLICAS)
     for host in hosts:
         made, _ = replication_policy.on_host(made, host, "")

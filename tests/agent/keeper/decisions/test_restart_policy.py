@@ -1,4 +1,4 @@
-"""Tests of gang restarts: first of the policy alone, then with keepers and real processes."""
+"""Tests of gang restarts: first of the policy alone, then with real keepers and processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SENTENCE = "worker-0 on b: exited with 1: ValueError: bad"
 
 
 def fails(driver: Driver) -> list[Any]:
-    """Processes the events of a failure of worker-0, which makes chief-0 fail, too."""
+    """Processes the events of a failure of worker-0, which causes chief-0 to fail, too."""
     driver(RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
     return driver(RankFailed("chief-0", 1, PEER), ReplicaEnded("chief-0", 1), after=0.1)
 
@@ -274,7 +274,7 @@ def test_stop_ends_a_run_that_waits_for_a_host() -> None:
 
 
 def _next_event(driver: Driver, dice: random.Random) -> Event:
-    """Returns a random possible event; stop requests are rare."""
+    """Returns a random event that is possible in the present state; stop requests are rare."""
     run = driver.run
     possible: list[Event] = [LinkBroken("b"), LinkRestored("b")]
     if dice.random() < 0.05:
@@ -319,11 +319,12 @@ def test_random_events_never_start_two_generations_and_the_run_ends(seed: int) -
         for start in of(StartGang, result):
             started[start.gang] += 1
             alive = [one.name for one in before.replicas if one.gang == start.gang and not one.state.is_terminal]
-            # At most one replica is still recorded as alive: the one whose end caused this start.
+            # At most one replica may still be recorded as alive: the replica whose end has caused this restart.
             assert len(alive) <= 1
             assert not [one for one in start.replicas if driver.run.host(driver.run.replica(one).host).lost]
     assert driver.run.state.is_terminal
-    # A server that has ended restarts whenever its trainers restart; these restarts do not count towards its own limit.
+    # If a server has ended, it restarts together with its trainers. Such restarts do not count towards the server's own
+    # limit.
     most = {name: rules["max_restarts"] * (2 if name == "ps-0" else 1) for name in started}
     assert all(count <= most[name] for name, count in started.items())
     assert all(one.state.is_terminal for one in driver.run.replicas)
@@ -334,11 +335,11 @@ def test_random_events_never_start_two_generations_and_the_run_ends(seed: int) -
 
 
 LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
-"""Timeouts that are short, but long enough for a busy machine."""
+"""Short timeouts, which are nevertheless long enough for a busy machine."""
 
 
 def counted(then: str) -> list[str]:
-    """Returns a shell command in which `$n` counts the starts of its gang: 1 for the first start."""
+    """Prefixes a shell command such that `$n` is the number of times that its gang has been started so far."""
     return shell(f'n=$((TORCHYARD_GENERATION + 1)); echo "start $n"; {then}')
 
 
@@ -377,7 +378,7 @@ def test_orphans_of_a_failed_generation_end_before_the_next(run_scenario: RunSce
         helper = a.run_dir / "work" / "helper"
         await eventually(lambda: "looked" in a.output("worker-0") and helper.exists() and helper.read_text())
         assert "alive" not in a.output("worker-0")
-        os.kill(int(helper.read_text()), 0)  # Signal 0 raises an error unless the evaluator's child process is alive.
+        os.kill(int(helper.read_text()), 0)  # Raises an error if the evaluator's child has ended.
         await eventually(lambda: a.states()[-1] == "running")
         await a.call("stop", reason="enough")
         assert (await cluster.end())["state"] == "stopped"
@@ -462,7 +463,7 @@ def test_a_notification_that_fails_or_hangs_delays_nothing(run_scenario: RunScen
 
 
 def trains(**policy: Any) -> Driver:
-    """Returns a run with `on_worker_loss: continue`, whose chief and worker have started."""
+    """Returns a run with `on_worker_loss: continue`, whose chief and worker are running."""
     return Driver(on_worker_loss="continue", **policy).go()
 
 

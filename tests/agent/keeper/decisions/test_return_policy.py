@@ -35,7 +35,7 @@ PAUSE = TimerFired(instructions.RETURN, "trainers", 0)
 
 
 def lost(**policy: Any) -> Driver:
-    """Returns a run of chief-0 on host a and worker-0 on host b, which has lost worker-0."""
+    """Returns a run that has lost worker-0. chief-0 is on host a, and worker-0 was on host b."""
     rules = {"max_restarts": 2, "failure_grace_s": 2.0, "min_replicas": {"worker": 0}, **policy}
     driver = Driver(on_worker_loss="continue", **rules).go()
     driver(GangTrains("trainers", 0), RankFailed("worker-0", 1, BAD))
@@ -43,7 +43,7 @@ def lost(**policy: Any) -> Driver:
 
 
 def started(driver: Driver) -> list[Any]:
-    """Processes the events up to the start of worker-0."""
+    """Processes all events until worker-0 has started."""
     driver(ReplicaEnded("worker-0", 1), GangCleared("b", "worker-0", 0))
     result = driver(PAUSE, after=2.0)
     driver(ReplicaSpawned("worker-0"))
@@ -71,7 +71,7 @@ def test_it_is_a_member_again_at_a_step_boundary_of_the_others() -> None:
         RecordMembership("trainers", 0, 2, both, (), "worker-0 is back", joined=1)
     ]
     assert of(RecordMembership, driver(BoundaryReached("trainers", 0, 1))) == []
-    # A lost chief ends the run, because the chief's pool has no min_replicas.
+    # The chief's pool has no min_replicas, so losing the chief ends the run.
     again = driver(RankFailed("chief-0", 1, BAD))
     assert of(RecordMembership, again) == []
 

@@ -1,4 +1,4 @@
-"""Tests of starting and ending a run according to the calendar."""
+"""Tests of starting and ending scheduled runs according to the calendar."""
 
 from __future__ import annotations
 

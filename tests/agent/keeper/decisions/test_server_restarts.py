@@ -1,4 +1,4 @@
-"""Tests of servers and reducers in gangs: which replicas restart together, and what is recorded as the cause."""
+"""Tests of gangs with servers and reducers: which replicas restart together, and which cause is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the state machine alone, without processes and sockets: events in, states and instructions out."""
+"""Tests of the state machine without processes and sockets: events lead to the expected states and instructions."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def test_events_after_the_end_have_no_effect() -> None:
 
 
 def _next_event(driver: Driver, dice: random.Random) -> Event:
-    """Returns a random possible event."""
+    """Returns a random event that is possible in the present state."""
     run = driver.run
     possible: list[Event] = [LinkBroken("b"), LinkRestored("b"), StopRequested("enough", dice.random() < 0.5)]
     if dice.random() < 0.1:

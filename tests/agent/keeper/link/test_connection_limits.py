@@ -27,7 +27,7 @@ def test_the_oldest_unauthenticated_connections_are_closed_first(
 
     async def flood(door: socket.socket) -> list[bool]:
         listener = Listener({KEY: StoreServer(JoinStore()).serve})
-        # The connections stay in the backlog, because the server has not begun to accept connections.
+        # The server has not begun to accept connections, so they stay in the backlog.
         clients = [socket.create_connection(door.getsockname()) for _ in range(10)]
         await listener.open(door)
         try:
@@ -42,7 +42,7 @@ def test_the_oldest_unauthenticated_connections_are_closed_first(
 
     with socket.create_server((HERE, 0), backlog=20) as door:
         assert asyncio.run(flood(door)) == [True] * 6 + [False] * 4
-    # Only the first rejected connection is logged. Later rejections are only counted.
+    # Only the first rejected connection is logged; later ones are only counted.
     assert caplog.text.count("refused ('127.0.0.1', ") == 1
 
 
@@ -66,7 +66,7 @@ def test_a_connection_that_ends_before_it_is_served_is_no_error() -> None:
 
         async def serve(stream: Stream, introduction: Message) -> None:
             try:
-                # Close the connection, as the server does with the oldest connection when there are too many.
+                # The server closes the oldest connection in the same way when there are too many.
                 stream.abort()
                 await asyncio.sleep(0)
                 await StoreServer(JoinStore()).serve(stream, introduction)

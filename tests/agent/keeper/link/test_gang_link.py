@@ -1,4 +1,4 @@
-"""Tests of the gang link with unauthenticated clients, invalid data, replays and broken connections."""
+"""Tests of the gang link: unauthenticated clients, invalid data, replayed traffic and broken connections."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_unauthenticated_clients_do_not_disturb_the_run(run_scenario: RunScenari
         liar.send(authenticated_transport.CallerHandshake(b"x" * 32).receive(hello))
         refusal = authenticated_transport.REFUSAL
         assert liar.recv(len(refusal), socket.MSG_WAITALL) == refusal
-        assert liar.recv(1) == b""  # After the refusal, the server sends no data to an unauthenticated client.
+        assert liar.recv(1) == b""
         await b.call("join", primary=a.member)
         await eventually(lambda: "running" in b.states())
         for host in (a, b):
@@ -105,8 +105,8 @@ def test_a_replayed_connection_is_refused(run_scenario: RunScenario) -> None:
             received = b""
             with contextlib.suppress(ConnectionResetError):
                 received = thief.recv(4096, socket.MSG_WAITALL)
-            # The refusal is lost if the kernel resets the connection because the keeper has not read all that the
-            # client sent.
+            # If the keeper closes the connection before it has read everything that the client sent, the kernel resets
+            # the connection, and the refusal is lost.
             assert received[authenticated_transport.HELLO_BYTES :] in (b"", authenticated_transport.REFUSAL)
         assert (await a.call("status"))["state"] == "running"
         for host in (a, b):
@@ -128,8 +128,8 @@ def test_no_message_is_lost_if_a_link_is_restored_within_the_lease(run_scenario:
         await eventually(lambda: "running" in b.states())
         for _ in range(3):
             relay.cut()
-            await asyncio.sleep(0.05)  # The connection may also be interrupted while the member is reconnecting.
-        (b.run_dir / "work" / "go").touch()  # The rank waits for this file, so it ends while the link is broken.
+            await asyncio.sleep(0.05)  # The next cut may come while the member is reconnecting.
+        (b.run_dir / "work" / "go").touch()  # The rank waits for this file and thus ends while the link is broken.
         relay.cut()
         (a.run_dir / "work" / "go").touch()
         ended = await cluster.end()

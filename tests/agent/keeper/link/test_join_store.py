@@ -1,4 +1,4 @@
-"""Tests of the join store that keepers provide for real ranks, on one host or several, over several generations."""
+"""Tests of the join store that keepers provide to real ranks, on one host or several, and over several generations."""
 
 from __future__ import annotations
 

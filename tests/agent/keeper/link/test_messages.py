@@ -26,6 +26,7 @@ FROM_PRIMARY: list[messages.FromPrimary] = [
     messages.RunEnded({"state": "failed"}),
     messages.FetchCheckpoint("step-000000000001"),
     messages.BringCheckpoint("step-000000000001"),
+    messages.TrialRequest(3, "prepare", {"run_id": "a.1"}),
 ]
 FROM_MEMBER: list[messages.FromMember] = [
     events.HostJoined("gpu-b"),
@@ -43,6 +44,9 @@ FROM_MEMBER: list[messages.FromMember] = [
     messages.ReplicaMetrics("worker-0", {"step": 1}, True),
     messages.ProcessesStuck("PID 12 (python)"),
     messages.ForwardedStop("enough", False, None),
+    messages.ForwardedStop("taken", False, None, True),
+    messages.TrialAnswer(3, {"pid": 12}, None),
+    messages.TrialAnswer(3, None, {"message": "no port is free", "code": "no_port", "hint": ""}),
 ]
 
 
@@ -51,7 +55,7 @@ def sent(message: Any) -> Any:
 
 
 def as_lists(message: Any) -> Any:
-    """Returns the type and the fields of a message, with lists in place of tuples, because JSON has no tuples."""
+    """Returns the type and the fields of a message. Tuples become lists, because JSON has no tuples."""
     return type(message), [list(value) if isinstance(value, tuple) else value for value in message]
 
 
@@ -78,4 +82,4 @@ def test_unknown_messages_and_missing_fields_are_errors() -> None:
 
 def test_orders_about_ranks_are_void_for_a_lost_host() -> None:
     void = [type(one).__name__ for one in FROM_PRIMARY if messages.is_about_ranks(messages.encode(one))]
-    assert void == ["AcquireGpus", "StartRanks", "StartGeneration", "ClearGang", "EndRanks"]
+    assert void == ["AcquireGpus", "StartRanks", "StartGeneration", "ClearGang", "EndRanks", "TrialRequest"]

@@ -1,4 +1,4 @@
-"""Tests of lost hosts that rejoin, from both ends of the gang link; the test simulates the other end."""
+"""Tests of lost hosts that rejoin, from both ends of the gang link. The test simulates the other end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Messa
 KEY = bytes.fromhex(SECRET)
 FOREVER = shell("exec sleep 1000")
 LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
-"""Timeouts that are short, but long enough for a busy machine."""
+"""Short timeouts, which are nevertheless long enough for a busy machine."""
 PATIENT = {"lease_s": 60.0}
-"""Timeouts for simulated members, whose leases must not expire."""
+"""Timeouts for tests with simulated members, whose leases must not expire."""
 
 
 class OneWay(Relay):
@@ -52,7 +52,7 @@ def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunSc
         await eventually(lambda: "running" in b.states() and "start 0" in b.output("worker-0"))
         relay.is_open.clear()
         await eventually(lambda: "the primary host gpu-a was lost" in b.reason())
-        relay.is_open.set()  # The primary has received all heartbeats of this member.
+        relay.is_open.set()  # Only now has the primary received this member's heartbeats.
         await eventually(lambda: a.states()[-1] == "running" and "start 1" in b.output("worker-0"))
         await eventually(lambda: len(cluster.left()) == 2)
         assert a.reason() == ""
@@ -66,7 +66,7 @@ def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunSc
 
 
 class Posed:
-    """A simulated member that records the primary's messages and sends only the messages that the test requests."""
+    """A simulated member that records the primary's messages, and sends a message only when the test calls for it."""
 
     def __init__(self, host: str, primary: Host):
         self.heard: list[Message] = []
@@ -80,7 +80,7 @@ class Posed:
         self._reading: list[asyncio.Task[None]] = []
 
     async def call(self, *, cut_off: bool = False) -> Message:
-        """Connects to the primary; returns the primary's answer."""
+        """Connects to the primary, and returns the primary's answer."""
         introduction = {"host": self._host, "epoch": "posed", "got": self._got, "cut_off": cut_off}
         where = self._primary.prepared
         stream, answer = await gang_link.call(where["address"], where["gang_port"], KEY, introduction)
@@ -126,7 +126,7 @@ class Posed:
 
 
 async def stop(primary: Host, members: dict[str, Posed]) -> None:
-    """Stops the run, and makes the simulated members answer as required; `members` maps replicas to members."""
+    """Stops the run, and sends the answers of the simulated members. `members` maps each replica to its member."""
     before = {name: len(member.orders("end")) for name, member in members.items()}
     await primary.call("stop", reason="enough")
     for name, member in members.items():
@@ -168,13 +168,11 @@ def test_orders_that_a_lost_host_missed_are_not_repeated(run_scenario: RunScenar
         b.say("cleared", gang="trainers", generation=0)
         await eventually(lambda: "starting" in [one.get("state") for one in a.journal() if one.get("restarts") == 1])
 
-        # The member reports that it has ended its ranks by itself, so the current generation counts as having lost
-        # these ranks.
+        # The member reports that it has ended its ranks by itself, so the current generation counts as failed.
         assert (await b.call(cut_off=True))["lost"] is True
         b.say("back")
         await b.hears("clear", times=2)
         b.say("cleared", gang="trainers", generation=1)
-        # This is the first `start` message that the member has received.
         assert generation(await b.hears("start")) == 2
         b.say("spawned", replica="worker-0")
         await eventually(lambda: a.states()[-1] == "running")
@@ -199,7 +197,7 @@ def test_a_delayed_start_is_not_sent_to_a_lost_host(run_scenario: RunScenario) -
             await member.hears("share")
             member.say("holds", name=holds)
             member.say("joined")
-        await c.hears("bring")  # No replica starts before this member has received the checkpoint.
+        await c.hears("bring")  # No replica may start before this member has received the checkpoint.
         assert b.orders("go") == []
 
         await b.call(cut_off=True)
@@ -289,8 +287,8 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         primary.channel.send({"say": "go"})
         await eventually(lambda: b.output("worker-0") == "up\n")
 
-        # Only the primary considers the member lost. The member's own lease expires while the member ends its ranks.
-        # This has no further effect, because the primary has already dropped the member.
+        # Only the primary considers the member lost. The member's own lease expires while it ends its ranks, which has
+        # no further effect, because the primary has already dropped the member.
         primary.channel.close()
         silent_since = loop.time()
         stream, introduction = await primary.called()
@@ -301,8 +299,8 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         await eventually(lambda: b.output("worker-0") == "up\n" * 2)
         assert primary.channel.connected
 
-        # Only the member considers itself cut off. It reconnects while it ends its ranks, so the primary does not treat
-        # it as lost.
+        # Only the member considers itself cut off. It reconnects while it ends its ranks, so the primary does not
+        # consider it lost.
         primary.beats = False
         stream, introduction = await primary.called()
         assert introduction["cut_off"] is False
@@ -318,7 +316,7 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         assert await b.exit_code() == 0, b.log()
         await primary.close()
 
-    # Another process locks the GPU. This is possible because a scheduled run acquires its GPUs only when it starts.
+    # Another process locks the GPU. It can do so because a scheduled run locks its GPUs only when it starts.
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(f"\0torchyard/gpu/{taken}")
         other.listen()

@@ -1,4 +1,4 @@
-"""Tests of a run's control group: attribution of orphans, and termination of processes that fork endlessly."""
+"""Tests of a run's control group: orphans are attributed to the run, and processes that fork endlessly are ended."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_orphan_without_session_and_environment_belongs_to_its_replica(run_sc
 def test_endless_forks_are_ended(run_scenario: RunScenario) -> None:
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")
-        # Each process exits immediately and leaves a child in a new session, so no single listing contains all
+        # Each process leaves a child in a new session and exits immediately, so no single listing contains all
         # processes.
         chain = 'trap \'\' TERM; (setsid /bin/sh -c "$0" "$0") & exit 0'
         await cluster.begin(

@@ -1,4 +1,4 @@
-"""Tests of diagnosing failures from the real output of programs."""
+"""Tests of diagnosing failures from the output of real programs."""
 
 from __future__ import annotations
 

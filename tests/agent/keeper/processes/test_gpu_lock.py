@@ -1,4 +1,4 @@
-"""Tests of GPU locks between real processes, including processes of other users and misbehaving lock holders."""
+"""Tests of GPU locks between real processes, some of which belong to other users or misbehave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_agent.protocol.paths import gpu_socket
 AGENT = Path(__file__).resolve().parents[4] / "agent"
 ME = getpass.getuser()
 BUSY_S = 10.0
-"""Additional time in seconds that a busy machine may need. Misbehaving lock holders are slow or silent for minutes."""
+"""Seconds that a busy machine may need in addition. Misbehaving lock holders are slow or silent for minutes."""
 HOLDER = {"user": "another user", "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
 
 # This program locks the GPUs named on its command line and answers clients, as a keeper does.
@@ -39,7 +39,8 @@ async def main():
     await asyncio.sleep(600)
 asyncio.run(main())
 """
-# This program binds the sockets of the locks and misbehaves: it never accepts, or it sends the given answer.
+# This program binds the sockets of the locks and misbehaves: it never accepts a connection, or it sends the given
+# answer.
 RUDE = """
 import socket, sys, time
 listener = socket.socket(socket.AF_UNIX)
@@ -91,7 +92,7 @@ def test_a_gpu_can_be_held_once_and_the_error_names_the_holder() -> None:
     with running(KEEPER, gpu):
         with pytest.raises(GpuHeld) as refused:
             take([gpu], HOLDER)
-        # The name of the user comes from the kernel, and not from the holder's answer.
+        # The user's name comes from the kernel, not from the lock holder's answer.
         assert refused.value.holder == {"user": ME, "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
         assert str(refused.value) == f"GPU {gpu} is held by {ME} for run digits (20260101-ab12)"
         assert refused.value.code == "gpu_held"

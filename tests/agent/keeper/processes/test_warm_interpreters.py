@@ -1,4 +1,4 @@
-"""Tests that a rank in an interpreter that was started early behaves like a rank that was started normally."""
+"""Tests that a rank behaves in an interpreter that was started early as in an interpreter that was started normally."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchyard_agent.keeper.processes.rank_process import Rank, RunPlace
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters, is_set_late
 
 IMPORTED = "colorsys"
-"""The module that interpreters import early in place of torch. Nothing else in these tests imports the module."""
+"""A module that interpreters import early in place of torch. Nothing else in these tests imports it."""
 
 DESCRIBE = """
 import gc, json, os, resource, signal, sys
@@ -56,7 +56,7 @@ print(json.dumps({
 
 
 class Bench:
-    """Starts ranks in a run's folder, with or without an interpreter that was started early."""
+    """Starts ranks in a run's folder, in an interpreter that was started early or normally."""
 
     def __init__(self, folder: Path):
         self.place = RunPlace("run", "gpu-a", str(folder), "\0report")
@@ -109,7 +109,9 @@ class Bench:
         act: Callable[[Rank], Awaitable[None]] | None = None,
         late: dict[str, str] | None = None,
     ) -> list[tuple[int, str]]:
-        """Runs the program twice: in an early interpreter, which starts before `write` creates the files, and normally.
+        """Runs the program twice: in an interpreter that was started early, and in a normal one.
+
+        `write` creates the program's files after the early interpreter has started.
 
         Args:
             late: Variables that only the rank has, because they are set after its interpreter has started.
@@ -275,7 +277,9 @@ IS_EARLY = f"import os, sys; print({IMPORTED!r} in sys.modules, os.environ.get('
 
 
 async def _early(bench: Bench, share: Any, later: Any, imports: tuple[str, ...] = (IMPORTED,)) -> tuple[bool, str]:
-    """Returns whether the process that was started early became the rank, and the first line that the rank printed."""
+    """Returns whether the rank runs in the interpreter that was started early, and the first line that the rank
+    printed.
+    """
     pid = await bench.start_early(share, imports=imports)
     rank = bench.start(later, early=True)
     code, output = await bench.end(rank)
@@ -309,7 +313,7 @@ def test_another_command_line_makes_the_process_start_anew(bench: Bench) -> None
 
 @pytest.mark.parametrize("shadow", [f"{IMPORTED}.py", f"{IMPORTED}/__init__.py"])
 def test_a_module_of_the_program_that_shadows_an_imported_one_is_the_one_imported(bench: Bench, shadow: str) -> None:
-    """The module is created only after the interpreter has been started."""
+    """The test creates the module only after the interpreter has been started."""
     source = f"import {IMPORTED}; print({IMPORTED}.__file__)"
     bench.write("inner/script.py", source)
 
@@ -353,7 +357,9 @@ def test_variables_that_may_be_set_late() -> None:
 
 @pytest.mark.parametrize("interpreter", ["wrapper", "isolated", "shell"])
 def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, interpreter: str) -> None:
-    """A wrapper around Python, a wrapper that ignores PYTHONPATH, and a shell script all start normally."""
+    """Three kinds of Python start normally: a wrapper around Python, a wrapper that ignores PYTHONPATH, and a shell
+    script.
+    """
     lines = {
         "wrapper": f'exec {sys.executable} "$@"',
         "isolated": f'exec {sys.executable} -I "$@"',
@@ -370,7 +376,7 @@ def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, in
         assert await bench.start_early(share) == 0
         assert not (tmp_path / "marks").exists()
         bench.warm.start(("worker-0", 0), share["argv"], dict(os.environ), bench.place.work, (IMPORTED,), spare=True)
-        assert not bench.warm.pids()  # If a command cannot be started early, the keeper does not try again.
+        assert not bench.warm.pids()  # The keeper does not try again to start a command early if this has failed once.
         return await bench.end(bench.start(share, early=True))
 
     assert asyncio.run(scenario()) == (0, "ran\n")
@@ -434,7 +440,7 @@ def test_a_spare_is_throttled_and_killed_first_until_it_is_the_rank(bench: Bench
         begin = loop.time()
         pid = await bench.start_early(share, imports=("busy",), spare=True)
         await eventually(lambda: bench.warm.are_ready)
-        # The interpreter uses 0.2 s of CPU time, and is limited to one fifth of a CPU.
+        # The interpreter needs 0.2 s of CPU time, and is limited to one fifth of a CPU.
         assert loop.time() - begin > 0.5
         assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
         rank = bench.start(share, early=True)

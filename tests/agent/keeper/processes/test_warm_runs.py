@@ -1,4 +1,4 @@
-"""Tests of runs whose ranks use interpreters started early, and of spare interpreters that wait for a restart."""
+"""Tests of runs whose ranks get interpreters that were started early, and of spares that wait for a restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchyard_agent.keeper.processes.rank_process import ARCHIVE
 from torchyard_agent.protocol.paths import gpu_socket
 
 IMPORTED = "colorsys"
-"""The module that interpreters import early in place of torch. Nothing else in these tests imports the module."""
+"""A module that interpreters import early in place of torch. Nothing else in these tests imports it."""
 TELLS = f"""
 import os, sys
 print(os.environ["TORCHYARD_GENERATION"], {IMPORTED!r} in sys.modules, os.getpid(), os.environ["TOKEN"], flush=True)
@@ -159,7 +159,7 @@ async def begin(cluster: KeeperCluster, source: str, **options: Any) -> Host:
 
 
 def test_a_restart_takes_over_the_spare_that_waits(run_scenario: RunScenario) -> None:
-    """Orphans of the first generation are ended, but the spare interpreter is not."""
+    """The orphans of the first generation are ended, but the spare is not."""
 
     async def scenario(cluster: KeeperCluster) -> None:
         a = await begin(cluster, FAILS_ONCE, max_restarts=1)

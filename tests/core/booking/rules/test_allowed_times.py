@@ -1,4 +1,4 @@
-"""Tests that proposed slots obey the rules: in a search, after a conflict, and for a waitlist entry."""
+"""Tests that proposed slots obey the rules: those of a search, those after a conflict, and those of the waitlist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def with_rules(team, rules: Rules = RULES) -> None:
 def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     with_rules(team)
     kim, lee = team.open("kim"), team.open("lee")
-    evening = NOW + 11 * HOUR  # `evening` is 20:00 in Berlin.
+    evening = NOW + 11 * HOUR  # 20:00 in Berlin.
     starts = [evening, evening + 6 * HOUR, evening + 24 * HOUR, evening + 30 * HOUR, evening + 48 * HOUR]
     assert [fit.start for fit in kim.find(ON_B)] == starts
     assert lee.find(ON_B)[0].start == NOW
@@ -49,11 +49,11 @@ def test_a_place_is_offered_only_while_its_gpus_are_open_to_who_asks(team):
     for fit in kim.find(ON_B):
         assert kim.refusal(replace(draft("", 0, 0), gpus=fit.gpus, start=fit.start, end=fit.end)) is None
     lee.book(draft("b0 b1 b2 b3", 10, 15))
-    # The search finds no slot, but does not refuse the request, because Lee may still cancel the booking.
+    # No slot is free, but the request is not refused, because Lee may still cancel the booking.
     assert kim.find(replace(ON_B, latest=evening + 12 * HOUR)) == ()
     for act in (kim.find, lambda wish: kim.wait(wish, "kim waits")):
         with pytest.raises(Refused, match="the rules never leave kim 4 such GPUs for 13 h in that time") as refused:
-            act(replace(ON_B, length=13 * HOUR))  # The rules open the GPUs for 12 hours each night.
+            act(replace(ON_B, length=13 * HOUR))  # The GPUs are open for 12 hours each night.
         assert "They are open: Mon, Tue, Wed, Thu, Fri 20:00 to 08:00 (Europe/Berlin)." in refused.value.hint
         with pytest.raises(Refused, match=r"6 h do not fit from Mon 6 Jan 08:00 to 13:00"):
             act(replace(ON_B, latest=NOW + 5 * HOUR))
@@ -65,7 +65,7 @@ def test_after_a_clash_the_nearest_places_are_open_ones(team):
     team.open("lee").book(draft("b0 b1 b2 b3", 12, 2))
     with pytest.raises(Clash) as clash:
         team.open("kim").book(draft("b0", 12, 11))
-    # The night after Lee's booking has fewer than 11 hours left, so the nearest slot is in the next night.
+    # The night after Lee's booking has fewer than 11 hours left, so the nearest slot is in the following night.
     assert clash.value.conflict.nearest[0].start == NOW + 35 * HOUR
 
 
@@ -97,8 +97,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
     kim, lee = team.open("kim"), team.open("lee")
     mine = kim.book(draft("a0 a1", 24, 5))
     tomorrow = replace(ON_B, earliest=NOW + DAY)
-    # The week has 20 GPU-hours left, which is five hours of four GPUs. The sixth hour must be in the next week, on
-    # Monday.
+    # In this week, 20 GPU-hours are left, which is five hours of four GPUs. The sixth hour must therefore be on Monday.
     sunday = NOW + 6 * DAY + 10 * HOUR
     fits = kim.find(tomorrow, zone="Europe/Berlin")
     assert [fit.start for fit in fits] == [sunday + number * 6 * HOUR for number in range(5)]
@@ -119,7 +118,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
         with pytest.raises(Refused, match="kim has 10 of 30 GPU-hours in the week of 6 Jan, and this booking takes 24"):
             act(replace(tomorrow, latest=NOW + 5 * DAY))
 
-    # Moving a booking frees the quota that it used at its old time.
+    # When a booking is moved, the quota that it used at its old time becomes available.
     with_rules(team, Rules(quota_gpu_hours=10, zone="Europe/Berlin"))
     lee.book(draft("a0", 48, 1))
     with pytest.raises(Clash) as clash:
@@ -136,8 +135,8 @@ def test_gpus_beyond_a_quota_stay_free_for_the_next_entries(team):
         team.clock.forward(minutes=1)
     kim.book(draft("a0", 24, 3))
     served = [(one.owner, one.start) for one in team.open("ada").serve_waiting()]
-    # Kim's first request uses the 7 GPU-hours that remain this week for 105 min of four GPUs, and the next week's quota
-    # for 15 min. The second request uses what remains of the next week's quota.
+    # This week, 7 GPU-hours remain. Kim's first request uses them for 105 min of four GPUs, and the next week's quota
+    # for 15 min. The second request uses what then remains of the next week's quota.
     assert served == [("kim", WEEK_ENDS - 1.75 * HOUR), ("kim", WEEK_ENDS + 0.25 * HOUR), ("lee", NOW + DAY)]
 
 
@@ -183,7 +182,7 @@ def test_a_launch_that_books_takes_gpus_that_are_open(tmp_path):
         return [planned(ONE, way).replicas[0].host for way in ways]
 
     assert hosts(HOUR) == ["gpu-b"]
-    # A run that has no booking may use GPUs even at times when the rules do not allow bookings.
+    # A run without a booking may use GPUs even at times for which the rules allow no bookings.
     assert hosts(None) == ["gpu-b", "gpu-a"]
     calendar.close()
 

@@ -1,4 +1,4 @@
-"""Tests that an idle release is decided and made in one transaction, so a booking that is in use is kept."""
+"""Tests that an idle release is decided and made in one transaction, so it never affects a booking that is in use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def idle_booking(team: Team, store: BookingStore) -> Booking:
-    """Creates a booking with evidence of 40 min of idleness."""
+    """Creates a booking, and evidence that it has been idle for 40 min."""
     booking = store.book(draft("a0", 0, 4, start=team.clock.now))
     began = team.clock.now
     team.clock.forward(minutes=40)

@@ -28,7 +28,9 @@ from torchyard_core.booking.store.migrations.versions.v0003_team_rules import DE
 HOUR = timedelta(hours=1)
 PERSON = "lee"
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Seoul", "Africa/Cairo", "Asia/Beirut", "Australia/Lord_Howe")
-"""Berlin, New York and Lord Howe change clocks by night (the last by half an hour), Cairo and Beirut at midnight."""
+"""Time zones with different clock changes: at night in Berlin, New York and Lord Howe (by half an hour there), and at
+midnight in Cairo and Beirut.
+"""
 TURNS = tuple(
     datetime.fromisoformat(f"2031-{day}T00:00Z")
     for day in ("03-09", "03-30", "04-06", "04-25", "10-26", "10-31", "11-02")
@@ -94,7 +96,7 @@ any_rules = rule_sets(
     furthest_days=st.sampled_from((None, 0.5, 7, 90)),
     shortest_min=st.sampled_from((0, 15, 61.5)),
 ) | rule_sets(longest_h=st.none(), furthest_days=st.none(), shortest_min=st.just(0))
-"""About half of the generated cases have no limits on length and horizon, so that the other rules are tested, too."""
+"""Generates rules, about half of which have no limits on length and horizon, so that the other rules decide, too."""
 chosen = st.sets(st.sampled_from([one.id for one in SLOTS if one.host != "gpu-b"]), min_size=1, max_size=4).map(sorted)
 
 
@@ -163,7 +165,8 @@ def answer(sessions: Sessions, case: Case, *statements: tuple[str, tuple[Any, ..
 @given(cases())
 def test_new_bookings_get_the_same_answer_from_the_database_as_from_python(sessions: Sessions, case: Case) -> None:
     wanted = case.wanted
-    # GPUs are inserted one by one, so the database checks the quota for the first GPU before the window for the second.
+    # GPUs are inserted one by one, so the database checks the quota with the first GPU before the window of the second
+    # one.
     by_all, by_quota = (
         find_refusal(wanted, Circumstances(rules, case.now, SLOTS, PERSON, hours_of(case)))
         for rules in (case.rules, replace(case.rules, windows=()))
@@ -220,7 +223,7 @@ def test_without_rules_of_the_team_both_have_the_same_defaults() -> None:
 
 
 def test_a_refusal_by_the_database_names_the_rule_as_pythons_does(database_team: Team) -> None:
-    """An admin changed the rules after this desktop had read them."""
+    """The rules have changed after this desktop had read them, so only the database refuses the booking."""
     ada, lee = database_team.open("ada"), database_team.open("lee")
     old = lee.rules()
     ada.set_rules(replace(old, quota_gpu_hours=2))

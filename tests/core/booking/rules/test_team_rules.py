@@ -1,4 +1,4 @@
-"""Tests of the pure functions for rules, idle release, names of slots and times, and usage."""
+"""Tests of functions without side effects for rules, idle release, the names of slots, times, and usage."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, longest_h=None)
 @pytest.mark.parametrize(
     ("gpus", "starts", "hours", "person", "code"),
     [
-        ("b0", 11, 12, "kim", None),  # 20:00 to 08:00 in Berlin is exactly the time that is open for bookings.
+        ("b0", 11, 12, "kim", None),  # This is exactly the open time: 20:00 to 08:00 in Berlin.
         ("b0", 11, 12.5, "kim", "window"),
         ("b0", 10.5, 2, "kim", "window"),
-        ("b0", 2, 2, "lee", None),  # Lee is not in the group to which the window applies.
+        ("b0", 2, 2, "lee", None),  # The window does not apply to Lee's group.
         ("a0", 2, 2, "kim", None),  # The window does not apply to this host.
         ("a0 b0", 2, 2, "kim", "window"),
-        ("b0", 24 * 4 + 11, 12, "kim", None),  # Friday night is open until Saturday morning.
-        ("b0", 24 * 5 + 11, 12, "kim", "window"),  # Saturday night is closed.
+        ("b0", 24 * 4 + 11, 12, "kim", None),  # The open time of Friday night lasts until Saturday morning.
+        ("b0", 24 * 5 + 11, 12, "kim", "window"),  # Saturday night is not open.
     ],
 )
 def test_windows_bind_whom_and_what_they_name(gpus, starts, hours, person, code):
@@ -92,7 +92,7 @@ def booking(**more):
         (State.BOOKED, 0, 22, 22, Verdict.WARN, 30),
         (State.BOOKED, 0, 31, 31, Verdict.NO_SHOW, 30),
         (State.ACTIVE, 60, 91, 91, Verdict.RELEASE, 90),
-        # The GPUs were idle at night, but a desktop evaluates the evidence only in the morning.
+        # The evidence is from the night, but a desktop evaluates it only in the morning.
         (State.ACTIVE, 60, 91, 300, Verdict.RELEASE, 90),
         (State.BOOKED, 0, 22, 60, Verdict.FINE, None),  # The evidence is too old.
         (State.BOOKED, 0, 31, 600, Verdict.FINE, None),  # The booking has already ended.

@@ -1,4 +1,4 @@
-"""Tests of the audit log of bookings, which is written only by triggers."""
+"""Tests of the audit log of bookings, in which only the database's triggers write."""
 
 from __future__ import annotations
 

@@ -191,8 +191,8 @@ def test_a_series_beyond_the_horizon_is_refused_or_its_rest_is_listed(team):
     found = kim.book_series(draft("a0", 25, 2), "FREQ=WEEKLY;COUNT=30", free_ones=True)
     assert (len(found.booked), len(found.missed)) == (13, 17)
     assert {one.why.code for one in found.missed} == {"too_far"}
-    # A recurrence without an end is booked up to the horizon, and is refused if its first occurrence is beyond the
-    # horizon.
+    # If a recurrence has no end, it is booked up to the horizon. If its first occurrence is beyond the horizon, it is
+    # refused.
     endless = kim.book_series(draft("a1", 25, 2), "FREQ=WEEKLY")
     assert (len(endless.booked), endless.missed) == (len(found.booked), ())
     for rule in ("FREQ=WEEKLY", "FREQ=WEEKLY;COUNT=3", "FREQ=WEEKLY;UNTIL=20330101"):
@@ -212,7 +212,7 @@ def test_without_a_horizon_a_series_may_begin_and_go_on_after_a_year(team):
 def test_a_series_is_changed_from_one_on_or_all_of_it_or_not_at_all(team):
     kim = team.open("kim")
     made = kim.book_series(draft("a0", 1, 22), "FREQ=DAILY;COUNT=5").booked
-    # Each occurrence moves by a day, to the time of the next or the previous occurrence.
+    # Each occurrence moves by a day, to a time at which another occurrence of the series was booked.
     for days in (1, -1):
         start = kim.booking(made[2].id).start + timedelta(days=days)
         kim.change_series(made[2].id, start=start, end=start + timedelta(hours=20), title="later")
@@ -221,7 +221,7 @@ def test_a_series_is_changed_from_one_on_or_all_of_it_or_not_at_all(team):
         ]
         assert {kim.booking(one.id).duration for one in made[2:]} == {timedelta(hours=20)}
         assert kim.booking(made[1].id) == made[1]
-    team.clock.forward(hours=2)  # The first booking has begun and does not change.
+    team.clock.forward(hours=2)  # The first booking has begun, so it does not change.
     changed = kim.change_series(made[4].id, everything=True, gpus=("GPU-b0",))
     assert [one.id for one in changed] == [one.id for one in made[1:]]
     assert kim.booking(made[0].id) == made[0]
@@ -230,7 +230,7 @@ def test_a_series_is_changed_from_one_on_or_all_of_it_or_not_at_all(team):
     before = everything(kim)
     with pytest.raises(Refused, match=r"nothing was changed: the booking of .*gpu-a:1 is booked by lee"):
         kim.change_series(made[1].id, gpus=("GPU-a1",))
-    if team.server is not None:  # In a private file, every user is an admin.
+    if team.server is not None:  # Every user of a private file is an admin.
         with pytest.raises(Refused, match="only kim or an admin"):
             team.open("lee").change_series(made[1].id, title="mine")
     with pytest.raises(Refused, match="no series"):
@@ -264,7 +264,9 @@ def test_the_database_finds_the_gaps_that_all_bookings_leave(team):
 
 
 def test_a_booking_that_is_made_while_gaps_are_sought_is_seen_or_not_seen_whole(team):
-    """In PostgreSQL each statement sees the data committed before it, so the search must be a single statement."""
+    """In PostgreSQL, each statement sees all data that were committed before it, so the search must be a single
+    statement.
+    """
     kim, lee = team.open("kim"), team.open("lee")
     made = []
 
@@ -283,7 +285,7 @@ def test_the_day_that_needs_no_quota_is_that_of_the_teams_zone(team):
     """In Honolulu, the day lasts until 10:00 UTC of the next day; in that zone, the booking would need no quota."""
     admin_of(team).set_rules(Rules(quota_gpu_hours=4))
     kim = team.open("kim")
-    team.clock.now = NOW + timedelta(hours=15)  # It is 23:00 in UTC and 13:00 in Honolulu.
+    team.clock.now = NOW + timedelta(hours=15)  # 23:00 in UTC, and 13:00 in Honolulu
     tonight = draft("a0 a1 a2 a3 b0 b1 b2", 16, 10, zone="Pacific/Honolulu")
     for wanted in (tonight, replace(tonight, zone="UTC")):
         with pytest.raises(Refused, match="GPU-hours in the week"):
@@ -368,7 +370,7 @@ def test_usage_counts_booked_used_idle_and_unbooked_hours(team):
     kim.record_use([Use("GPU-a0", "gpu-a", "kim", NOW, NOW + HOUR)])
     kim.record_use([Use("GPU-a0", "gpu-a", "kim", NOW, NOW + 3 * HOUR), Use("GPU-b1", "gpu-b", "lee", NOW, NOW + HOUR)])
     rows = {row.key: row for row in kim.usage(NOW - HOUR, NOW + timedelta(days=1))}
-    assert (rows["kim"].booked_h, rows["kim"].idle_h) == (8, 0)  # Hours in the future do not count as idle.
+    assert (rows["kim"].booked_h, rows["kim"].idle_h) == (8, 0)  # Hours in the future do not count.
     team.clock.forward(hours=4)
     rows = {row.key: row for row in kim.usage(NOW - HOUR, NOW + timedelta(days=1))}
     assert (rows["kim"].booked_h, rows["kim"].used_h, rows["kim"].idle_h, rows["kim"].unbooked_h) == (8, 3, 5, 0)

@@ -28,4 +28,4 @@ def test_a_closed_calendar_still_answers_a_thread_that_was_about_to_read(tmp_pat
     now = datetime.now(UTC)
     for _ in range(3):
         assert store.uses(now, now + timedelta(hours=1)) == ()
-    assert not list(tmp_path.glob("*-wal"))  # SQLite removes these files when the last connection has been closed.
+    assert not list(tmp_path.glob("*-wal"))  # SQLite removes these files when it closes the last connection.

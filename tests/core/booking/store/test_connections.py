@@ -1,4 +1,4 @@
-"""Tests of the number of connections per calendar, because a server allows only about a hundred for a whole team."""
+"""Tests that a calendar opens few connections, because a server allows only about a hundred for a whole team."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_calendar_that_is_watched_and_asked_by_many_threads_has_one_connection
         kim.book(draft("a0", 1, 1))
         wait_until(lambda: "bookings" in heard)
         heard.clear()
-        lee.book(draft("a1", 1, 1))  # The calendar also reports changes that were made over its own shared connection.
+        lee.book(draft("a1", 1, 1))  # The watch also reports changes that were made over the calendar's own connection.
         wait_until(lambda: "bookings" in heard)
         assert connections(database_team) == 1
     finally:

@@ -1,4 +1,4 @@
-"""Tests that rows with invalid times in an SQLite file are skipped and named, and that all other functions work."""
+"""Tests that rows with invalid times in an SQLite file are skipped and reported, and that all other functions work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file_team(tmp_path: Path, clock: Any) -> Iterator[Team]:
 
 
 def spoil(team: Team, statement: str, *values: Any) -> None:
-    """Writes invalid values by raw SQL."""
+    """Writes invalid values with raw SQL."""
     with closing(sqlite3.connect(team.place.removeprefix("sqlite:///"), isolation_level=None)) as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         assert connection.execute(statement, values).rowcount == 1
@@ -53,7 +53,7 @@ def test_a_booking_whose_times_are_none_is_skipped_and_named(file_team: Team, co
     kim.serve_waiting()
     assert kim.find(Wish(4, HOUR, NOW), 1)
     kim.book(draft("a1", 1, 2))
-    # A booking that ended before the earliest representable time is not read.
+    # A booking that ended before the earliest representable time is skipped without a report.
     if column != "ends" or junk not in (-9e999,):
         assert f"the booking {bad.id} of kim" in kim.unreadable
 

@@ -28,9 +28,9 @@ HIDDEN = """
                                            NULL, NULL, false, NULL, '');
     INSERT INTO torchyard.booking_gpus (booking_id, gpu) VALUES ('forged', 'GPU-a0');
 """
-"""SQL that books an occupied GPU.
+"""SQL that books a GPU that is already booked.
 
-It creates a temporary table, from which the first schema's trigger reads the times.
+It creates a temporary table that hides the real one from the trigger of the first schema.
 """
 
 
@@ -74,7 +74,7 @@ def content(server: Cluster, database: str) -> dict[str, list[str]]:
 
 @pytest.fixture
 def filled(database_team: Team) -> Team:
-    """A calendar in which Kim has rows in every table, and Lee has a past, a current and a future booking."""
+    """Yields a calendar in which Kim has rows in every table, and Lee has a past, a current and a future booking."""
     kim, ada = database_team.open("kim"), database_team.open("ada")
     made = kim.book(draft("a0 a1", 1, 2))
     kim.book_series(draft("a2", 24, 2), "FREQ=DAILY;COUNT=2")
@@ -101,7 +101,7 @@ def filled(database_team: Team) -> Team:
 
 
 def of_every_object(server: Cluster, database: str) -> list[str]:
-    """Returns statements of every kind on every table, column, function and role of the catalogue."""
+    """Returns statements of every kind for every table, column, function and role in the catalogue."""
     values = {"text": "'lee'", "timestamp with time zone": "'2100-01-01Z'", "boolean": "NOT {0}", "integer": "{0} + 1"}
     with server.connect("owner", database) as owner:
         columns = owner.execute(
@@ -112,7 +112,7 @@ def of_every_object(server: Cluster, database: str) -> list[str]:
             "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'torchyard'::regnamespace"
         )]  # fmt: skip
         roles = [row[0] for row in owner.execute("SELECT rolname FROM pg_roles WHERE rolname NOT IN ('lee')")]
-    # The statements address only other owners' rows, which Lee may not change.
+    # The statements affect only rows of other owners, which Lee must not change.
     theirs = {"bookings": "owner <> 'lee'", "uses": "reporter <> 'lee'", "waitlist": "owner <> 'lee'"}
     made = [
         f"UPDATE {table} SET {column} = {values.get(kind, 'NULL').format(column)} WHERE {theirs.get(table, 'true')};"
@@ -183,10 +183,10 @@ def test_no_statement_of_a_member_changes_what_others_have(filled: Team) -> None
     statements = [*of_every_object(server, database), *OTHERS]
     before = content(server, database)
     assert all(before[table] for table in before)
-    # Each statement runs in a new session, without the settings and the role of the previous session.
+    # Each statement runs in a new session, so settings and roles of earlier statements have no effect.
     failed, output = psql(server, "lee", database, "\n".join(f"{one}\nRESET ALL;" for one in statements))
     assert content(server, database) == before
-    # These statements succeed without changing a row, because rows of other owners are not visible to them.
+    # These statements succeed, but change no row, because they cannot see rows of other owners.
     quiet = [one for one in statements if one.startswith("UPDATE ")]
     assert failed >= len(statements) - len(quiet) - 5, output
     assert "syntax error" not in output
@@ -220,7 +220,7 @@ def test_a_members_own_past_stays_as_it_was(filled: Team) -> None:
     before = content(server, filled.place)
     psql(server, "lee", filled.place, ";\n".join(FORBIDDEN_PAST) + ";")
     assert content(server, filled.place) == before
-    # The limit also applies in a transaction that began earlier, because it uses the server's clock and not the time at
+    # The limit also applies to a transaction that began earlier, because it uses the server's clock and not the time at
     # which the transaction began.
     with server.connect("owner", filled.place) as owner:
         owner.execute("UPDATE bookings SET starts = now() - interval '299 s' WHERE id = 'running'")
@@ -418,7 +418,7 @@ def test_a_calendar_of_the_first_schema_is_brought_up_to_date_with_all_its_rows(
             )
             kim.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('kims', 'GPU-a0')")
         script = HIDDEN.format(start=NOW + HOUR, end=NOW + 2 * HOUR)
-        # This is a double booking, which the old schema accepts.
+        # The old schema accepts this double booking.
         assert psql(postgres, "lee", "shipped", script)[0] == 0
         refused = [one for one in JUNK if one[2].startswith("now(), 'infinity'") or one[0] == "waitlist"]
         wrong = [junk(*one).replace("'j'", f"'j{number}'") for number, one in enumerate(refused)]

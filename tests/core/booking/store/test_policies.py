@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def others(database_team):
-    """A booking made by Kim, and a raw connection opened by Lee."""
+    """Makes a booking as Kim, and opens a raw connection as Lee."""
     made = database_team.open("kim").book(draft("a0 a1", 1, 2))
     with database_team.server.connect("lee", database_team.place) as lee:
         yield database_team, made, lee
@@ -78,7 +78,7 @@ def test_a_member_books_by_raw_sql_only_for_oneself_and_only_what_is_free(others
     lee.execute(row, ("own", "lee", made.start, made.end))
     with pytest.raises(psycopg.errors.ExclusionViolation):
         lee.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('own', 'GPU-a0')")
-    # A row gets the times and the owner of its booking, regardless of the values in the statement.
+    # The row gets the times and the owner of its booking, whatever the statement says.
     with pytest.raises(psycopg.errors.ExclusionViolation):
         lee.execute(
             "INSERT INTO booking_gpus VALUES ('own', 'GPU-a0', 'lee', %s, %s, false)",
@@ -194,7 +194,7 @@ def test_a_tls_mode_is_honoured(postgres, database_team, monkeypatch):
 
 
 def test_a_database_whose_cable_was_pulled_is_noticed_within_seconds(postgres, database_team, monkeypatch):
-    """The kernel's default timeout is about fifteen minutes."""
+    """By default, the kernel would notice the loss only after about fifteen minutes."""
     monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
     store = open_store(postgres.tcp_url("kim", database_team.place), "kim")
     with store.session.engine.connect() as connection:

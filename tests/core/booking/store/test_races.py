@@ -1,4 +1,6 @@
-"""Tests that exactly one of fifty concurrent processes books the same GPUs, completely and without a deadlock."""
+"""Tests that exactly one of fifty concurrent processes books the same GPUs, that it books all of them, and that no
+deadlock occurs.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from torchyard_core.booking.store.booking_writer import insert_rows, row_of
 from torchyard_core.booking.store.engine import Overlap, transaction
 
 RACERS = 50
-LONG_S = 150  # The limit is high, because the machine may be busy.
+LONG_S = 150  # The limit is generous, because the machine may be busy.
 _FORK = multiprocessing.get_context("fork")
 
 
 def race(url: str, number: int, rounds: int, start: Any, results: Any) -> None:
-    """Runs one process of the race.
+    """Runs one of the competing processes.
 
-    In each round, all processes book the same GPU, and then groups with a common GPU.
+    In each round, all processes book the same GPU, and then groups of GPUs that have one GPU in common.
     """
     store = open_at(url, "kim", Clock())
     store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # The suggested alternatives are not part of the race.
@@ -49,13 +51,15 @@ def attempt(store: BookingStore, wanted: Draft) -> tuple[str, Any]:
         return "won", store.book(wanted).gpus
     except Clash as clash:
         return "lost", clash.conflict.clashing[0].booking.title
-    except Exception as error:  # The exception is reported to the test.
+    except Exception as error:  # The test reports this exception.
         return "failed", repr(error)
 
 
 @pytest.mark.parametrize("rounds", [6, pytest.param(20, marks=pytest.mark.proof)])
 def test_of_fifty_racers_one_wins_each_round_and_the_refusals_of_the_others_name_it(team, rounds):
-    """Books single GPUs and overlapping groups in random order: no double booking, deadlock or partial group occurs."""
+    """Single GPUs and overlapping groups are booked in random order. No double booking, deadlock or partial group may
+    occur.
+    """
     start, results = _FORK.Barrier(RACERS), _FORK.Queue()
     url = team.url("kim")
     racers = [_FORK.Process(target=race, args=(url, number, rounds, start, results)) for number in range(RACERS)]
@@ -98,7 +102,7 @@ def test_rows_alone_cannot_overlap_whatever_writes_them(team):
 
 
 def begin_and_wait(url: str, half: Booking, reached: Any) -> None:
-    """Writes an incomplete booking, then waits to be killed."""
+    """Writes a part of a booking, and waits until this process is killed."""
     store = open_at(url, "kim", Clock())
     with transaction(store.session.engine, writes=True) as connection:
         connection.execute(insert(tables.bookings), [row_of(half)])

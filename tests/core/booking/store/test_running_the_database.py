@@ -1,4 +1,4 @@
-"""Runs the commands of docs/bookings.md, *Running the database*, in their order."""
+"""Tests the commands of docs/bookings.md, *Running the database*, by running them in their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCUMENTED = "postgresql+psycopg://postgres@db.example.org/gpus"
 
 
 def steps() -> dict[str, str]:
-    """Returns the commands of each step, by the bold word at the beginning of the step's paragraph."""
+    """Returns the commands of each step. The key is the bold word at the beginning of the step's paragraph."""
     text = (ROOT / "docs" / "bookings.md").read_text(encoding="utf-8")
     section = text.split("\n## Running the database\n")[1].split("\n## ")[0]
     parts = re.split(r"^\*\*(.+?)\*\*", section, flags=re.MULTILINE)[1:]
@@ -33,7 +33,7 @@ def steps() -> dict[str, str]:
 
 @pytest.fixture
 def server() -> Iterator[Cluster]:
-    """A separate server without the roles and the database that other tests create."""
+    """Yields a separate server without the roles and the database of other tests."""
     try:
         with cluster() as made:
             with made.connect("owner", "postgres") as owner:
@@ -48,7 +48,7 @@ def server() -> Iterator[Cluster]:
 
 
 def run(server: Cluster, folder: Path, commands: str, stdin: str = "") -> str:
-    """Runs commands as the server's superuser, in a shell that has no terminal."""
+    """Runs commands as the server's superuser, in a shell without a terminal."""
     data = server.folder / "data"
     owner = f"-o {data.owner()} " if os.geteuid() == 0 else ""
     commands = commands.replace(DOCUMENTED, f"'{server.url('owner', 'gpus')}'").replace("-o postgres ", owner)

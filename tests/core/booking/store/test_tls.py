@@ -1,4 +1,4 @@
-"""Tests of TLS connections to a team's database: the server's certificate is verified as the URL requires."""
+"""Tests of TLS connections to a team's database: the URL determines how the server's certificate is verified."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ Serve = Callable[[str | None], Path]
 
 
 def make_certificate(address: str | None) -> tuple[bytes, bytes]:
-    """Creates a self-signed certificate and its key, for this IP address or for a different host name."""
+    """Creates a self-signed certificate with its key. The certificate is for `address`, or for a host name if there is
+    no address.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "db.example.org")])
     whose: x509.GeneralName = x509.DNSName("db.example.org")

@@ -1,4 +1,4 @@
-"""Tests that a slot is booked for the first matching waitlist entry in the transaction that frees the slot."""
+"""Tests that the transaction that frees a slot also books it for the first matching request of the waitlist."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_freed_place_is_booked_for_who_waits_before_another_can_take_it(
     with pytest.raises(Clash) as refused:
         kim.book(draft("a0", 1, 1))
     assert [one.booking.id for one in refused.value.conflict.clashing] == [served.id]
-    # The client that freed the slot is told about the waitlist booking exactly once.
+    # The client that has freed the slot learns about the new booking exactly once.
     assert kim.serve_waiting() == (served,)
     assert kim.serve_waiting() == ()
 
@@ -127,9 +127,9 @@ def test_a_member_serves_by_sql_what_the_entry_asks_for_and_nothing_else(databas
         return f"SELECT torchyard.serve('{key}', 'served', '{{{gpus}}}', {begin}, {end});"
 
     refused = [
-        serve("GPU-a0", 1, 3),  # The request needs two GPUs, but this booking has only one.
+        serve("GPU-a0", 1, 3),  # The request needs two GPUs, but the booking has one.
         serve("GPU-a0,GPU-a0", 1, 3),
-        serve("GPU-a0,GPU-b0", 1, 3),  # The GPUs are on different hosts.
+        serve("GPU-a0,GPU-b0", 1, 3),  # The GPUs are on two hosts.
         serve("GPU-a0,GPU-a1", 1, 4),  # The booking is longer than requested.
         serve("GPU-a0,GPU-a1", 0, 2),  # The start is earlier than requested.
         serve("GPU-a0,GPU-a1", 8, 10),  # The end is later than requested.
@@ -138,7 +138,7 @@ def test_a_member_serves_by_sql_what_the_entry_asks_for_and_nothing_else(databas
     ]
     failed, output = psql(server, "lee", place, "\n".join(refused))
     assert failed == len(refused), output
-    assert psql(server, "lee", place, serve("GPU-a0,GPU-a1", 1, 3, "none"))[0] == 0  # No waitlist entry has this ID.
+    assert psql(server, "lee", place, serve("GPU-a0,GPU-a1", 1, 3, "none"))[0] == 0  # There is no request with this ID.
     assert kim.count() == 0
     with server.connect("owner", "postgres") as owner:
         owner.execute("CREATE ROLE stranger LOGIN IN ROLE torchyard_member")

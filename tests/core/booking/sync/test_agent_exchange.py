@@ -1,4 +1,4 @@
-"""Tests of the exchange with agents: combining evidence from several hosts, and sending the calendar to the hosts."""
+"""Tests of the exchange with agents: evidence of several hosts is combined, and the calendar is sent to the hosts."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ ANSWERS: dict[str, Any] = {
 
 
 class OneHost:
-    """A fleet of one host, whose agent gives its answers from a table."""
+    """A fleet with one host, whose agent answers from a table."""
 
     def __init__(self, answers: dict[str, Any]):
         self.hosts = {"gpu-a": None}
@@ -156,7 +156,7 @@ def test_an_exchange_takes_in_what_was_seen_and_hands_over_what_is_booked(store:
 
 
 class KeepsRevision(OneHost):
-    """A fleet whose agent remembers the revision of the last snapshot that it received."""
+    """A fleet whose agent remembers the revision of the last calendar that it received."""
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
         if method == "bookings.snapshot":

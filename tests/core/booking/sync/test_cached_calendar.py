@@ -1,6 +1,7 @@
-"""Tests of a calendar whose database is unavailable temporarily.
+"""Tests of a calendar whose database is temporarily unavailable.
 
-During that time, the calendar shows its last known state and the age of this state. Afterwards, it recovers.
+During that time, the calendar shows its last known state and the age of that state. Afterwards, it shows the database's
+state again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WITHIN_S = 30
 
 @pytest.fixture
 def away_team(postgres):
-    """A separate server that the test stops and starts. If PostgreSQL is not installed, the test is skipped."""
+    """Yields a separate server, which the test stops and starts. Skips the test if PostgreSQL is not installed."""
     with cluster() as server:
         made = Team(Clock(), server, server.empty())
         made.open("kim").remember_slots(SLOTS)
@@ -48,7 +49,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
 
     watch = team.open("lee").watch(on_change)
     try:
-        # Changes before LISTEN cause no notification, so everything is treated as changed.
+        # Changes before LISTEN cause no notification, so the first notification reports everything as changed.
         assert changed.wait(WITHIN_S)
         assert notified == ["all"]
         notified.clear()
@@ -108,7 +109,7 @@ def test_another_process_on_the_same_file_is_noticed(tmp_path):
     one, other = team.open("kim"), team.open("lee")
     watch = one.watch(lambda what: changed.set())
     try:
-        assert changed.wait(WITHIN_S)  # A change before the first read is reported, too.
+        assert changed.wait(WITHIN_S)  # A change that was made before the first read is reported, too.
         changed.clear()
         other.remember_slots(SLOTS)
         assert changed.wait(WITHIN_S)

@@ -1,6 +1,6 @@
-"""Tests that the view, which follows the change log, and the local copy both match the content of the store.
+"""Tests that the view, which is updated from the change log, and the local copy equal the content of the store.
 
-The tests change bookings, replace the database, set the clocks and damage the copy's file.
+The tests change bookings, replace the database, set clocks and damage the copy's file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_SINCE, KEPT_UNTIL = NOW - 14 * DAY, NOW + 60 * DAY
 
 
 class Desk:
-    """A calendar that records its queries, and whose database can be made unavailable."""
+    """A calendar that records its queries and whose database can become unavailable."""
 
     def __init__(self, team: Team, file: Path, person: str = "kim"):
         self.asked: list[str] = []
@@ -82,7 +82,7 @@ def desk(team: Team, tmp_path: Path):
 
 
 def raw(team: Team, *statements: str) -> None:
-    """Runs SQL as the database's owner."""
+    """Runs SQL as the owner of the database."""
     if team.server is not None:
         with team.server.connect("owner", team.place) as owner:
             for statement in statements:
@@ -96,7 +96,7 @@ def raw(team: Team, *statements: str) -> None:
 
 
 def many(store: BookingStore, count: int, apart: timedelta, first: datetime = NOW) -> None:
-    """Adds bookings of one hour each, at equal intervals."""
+    """Adds bookings of one hour each, at regular intervals."""
     slots = [Slot(f"GPU-m{number}", "gpu-m", number) for number in range(4)]
     store.remember_slots(slots)
     made = [draft(f"m{number % 4}", 0, 1, start=first + number * apart) for number in range(count)]
@@ -129,7 +129,7 @@ def test_whatever_is_done_to_bookings_each_look_shows_just_what_the_store_has(te
             elif ids and act == "active":
                 store.mark_active(chance.choice(ids))
         except Refused:
-            continue  # The slot is already booked or beyond the horizon, so the test continues with another action.
+            continue  # The slot is booked already or beyond the horizon.
         for desk in chance.sample(desks, chance.randrange(3)):
             assert desk.shown() == store.bookings(NOW - DAY, NOW + 7 * DAY)
             assert desk.copied() == store.bookings(KEPT_SINCE, KEPT_UNTIL)
@@ -150,7 +150,7 @@ def test_a_second_look_reads_what_has_changed_and_nothing_else(team, desk):
     assert desk.asked == ["changes"], "the copy was read for by itself"
     assert set(desk.copied()) == {first, second}
     assert next(one for one in shown if one.id == first.id) is not second
-    # If the end of the requested range differs only slightly, no new query is needed.
+    # A slightly later end of the requested range needs no new query.
     desk.asked.clear()
     desk.shown(until=NOW + 7 * DAY + timedelta(minutes=30))
     assert "bookings" not in desk.asked
@@ -172,7 +172,8 @@ def test_one_persons_bookings_and_those_around_now_are_as_in_a_whole_view(team, 
     assert {(one.start, one.gpus) for one in around if len(one.gpus) == 1} == {
         (NOW + begin * HOUR, (f"GPU-a{number}",)) for number in range(4) for begin in (0, 3)
     }
-    # The view around the current time includes the next bookings, which have GPUs on both hosts.
+    # The view around the current time also contains the next booking of each GPU. These bookings have GPUs on both
+    # hosts.
     assert len([one for one in around if len(one.gpus) == 2]) == 4
     assert cancelled not in around
     assert calendar.view_around(NOW + HOUR, NOW + 4 * HOUR).bookings == tuple(
@@ -181,7 +182,7 @@ def test_one_persons_bookings_and_those_around_now_are_as_in_a_whole_view(team, 
 
 
 def backup(team: Team) -> Callable[[], None]:
-    """Saves the bookings and the change log; returns a function that restores them without triggers."""
+    """Saves the bookings and the change log. Returns a function that restores them without running triggers."""
     if team.server is None:
         saved, file = sqlite3.connect(":memory:"), team.place.removeprefix("sqlite:///")
         with sqlite3.connect(file) as live:
@@ -227,7 +228,7 @@ def test_after_a_restored_backup_everything_is_read_anew_also_where_the_log_has_
     kim.close()
     restore()
     kim = team.open("kim")
-    for number in range(8):  # The sequence numbers of the log grow beyond the last number that this desktop has read.
+    for number in range(8):  # Continue until the log has higher numbers than this desktop has read.
         kim.book(draft(f"b{number % 4}", 1 + 2 * number, 1, "after"))
     shown = desk.shown()
     assert shown == kim.bookings(NOW - DAY, NOW + 7 * DAY)
@@ -237,7 +238,7 @@ def test_after_a_restored_backup_everything_is_read_anew_also_where_the_log_has_
 
 
 def test_a_transaction_that_commits_late_is_not_missed(database_team, tmp_path):
-    """The transaction draws its sequence numbers first, and commits after a reader has seen higher numbers."""
+    """The transaction draws its sequence numbers early, and commits after a reader has seen higher numbers."""
     team = database_team
     desk = Desk(team, tmp_path / "seen.sqlite3")
     late = "INSERT INTO bookings VALUES ('late', 'lee', 'late', '', '2031-01-06 10:00Z', '2031-01-06 11:00Z', 'UTC',"
@@ -246,7 +247,7 @@ def test_a_transaction_that_commits_late_is_not_missed(database_team, tmp_path):
         lee.execute("BEGIN")
         lee.execute(late)
         lee.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('late', 'GPU-b0')")
-        # Kim's booking is committed first, and Lee's transaction later.
+        # Kim's booking is committed while Lee's transaction is still open.
         soon = team.open("kim").book(draft("a0", 1, 1))
         assert desk.shown() == (soon,)
         lee.execute("COMMIT")
@@ -311,7 +312,7 @@ def test_a_command_copies_some_and_the_window_all_of_two_weeks_back_and_sixty_da
     desk.shown(NOW, NOW + HOUR)
     some = desk.copied()
     assert AT_A_TIME <= len(some) < AT_A_TIME + 100
-    assert some[0].end > NOW  # Future bookings are copied before past ones.
+    assert some[0].end > NOW  # The copy contains future bookings before past ones.
     known = LocalCopy(desk.file, desk.url).read(NOW, NOW).known
     assert known.start == NOW
     assert known.end < KEPT_UNTIL
@@ -319,7 +320,7 @@ def test_a_command_copies_some_and_the_window_all_of_two_weeks_back_and_sixty_da
 
     desk.calendar.keep(all_of_it=True)
     assert desk.copied(NOW - 100 * DAY, NOW + 100 * DAY) == kim.bookings(KEPT_SINCE, KEPT_UNTIL + HOUR)
-    # As time passes, older bookings are dropped from the copy, and bookings that are now within its range are added.
+    # Two days later, the copy contains no longer the oldest bookings, but those that are now within its range.
     team.clock.forward(days=2)
     desk.shown(NOW, NOW + HOUR)
     later = LocalCopy(desk.file, desk.url).read(NOW - 100 * DAY, NOW + 100 * DAY)
@@ -512,7 +513,7 @@ def test_processes_that_share_a_copy_leave_it_as_the_store_is(tmp_path):
             if number % 3 == 0:
                 store.cancel(made[number // 2].id)
             copy = LocalCopy(file, url).read(begin, begin + 7 * DAY)
-            # The copy is an earlier state of the calendar: it contains no booking that was never made.
+            # The copy may be older than the calendar, but must not contain a booking that was never made.
             if copy is not None:
                 assert {one.title for one in copy.bookings} <= {one.title for one in made}
         for other in others:

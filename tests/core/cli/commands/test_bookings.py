@@ -24,7 +24,9 @@ MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
 TODAY = datetime.now(ZoneInfo("Europe/Berlin")).date()
 MONDAY = TODAY + timedelta(days=14 - TODAY.weekday())
-"""The Monday of the week after the next: the command uses the machine's clock, and does not book times in the past."""
+"""The Monday of the week after the next. It is in the future, because the command uses the machine's clock and books no
+times in the past.
+"""
 TUESDAY = MONDAY + timedelta(days=1)
 
 
@@ -35,7 +37,7 @@ def utc(clock: str, zone: str = "Europe/Berlin", *, days: int = 0) -> str:
 
 
 def with_fleet(desktop: Desktop, **settings: str) -> Desktop:
-    """Adds two hosts of four GPUs each and one host without GPUs, as if they had been checked."""
+    """Adds two hosts with four GPUs each and one host without GPUs, as if all had been checked."""
     hosts = [f"  - {{name: {name}, address: 192.0.2.1}}\n" for name in (*GPUS, "big-cpu")]
     desktop.fleet_file.write_text("version: 1\nhosts:\n" + "".join(hosts))
     facts = {
@@ -60,7 +62,7 @@ def kim(make_desktop: MakeDesktop) -> Desktop:
 
 
 def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """Returns a command's error as JSON, and asserts that nothing was booked."""
+    """Runs a command that must fail and book nothing; returns its error from the JSON output."""
     before = answer(desktop, "bookings", "list", "--all")
     error: dict[str, Any] = json.loads(torchyard(desktop, *arguments, "--json", code=code).stdout)["error"]
     assert answer(desktop, "bookings", "list", "--all") == before
@@ -68,7 +70,7 @@ def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
 
 
 def proposed(output: str) -> list[str]:
-    """Returns the arguments of the command proposed at the end of a refusal."""
+    """Returns the arguments of the command that is proposed at the end of a refusal."""
     return shlex.split(output[output.index("`torchyard ") + len("`torchyard ") : output.rindex("`")])
 
 
@@ -236,7 +238,7 @@ def test_a_place_is_found_and_its_command_books_it(kim: Desktop) -> None:
     first, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", "--min-memory-gb", "40")
     assert first["names"] == "gpu-b:0-3"
     assert answer(kim, *first["command"].split()[1:])["names"] == "gpu-b:0-3"
-    # If a request names another time zone, the proposed times are in that zone too.
+    # The proposed times are in the time zone that the request names.
     there = ["--from", f"{TUESDAY} 09:00", "--zone", "Asia/Seoul"]
     later, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", *there)
     words = later["command"].split('"')
@@ -291,7 +293,7 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     assert one["state"] == "booked"
     assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
 
-    # GPUs of bookings that are cancelled or shortened are offered to the waitlist.
+    # GPUs that become free when bookings are cancelled or shortened are offered to the waitlist.
     both = ["gpu-a:*", "gpu-b:*"]
     for given_up in (["cancel"], ["change", "--to", "+2d"]):
         held = answer(kim, "book", *both, "--from", "+10d", "--to", "+5d")
@@ -354,7 +356,7 @@ def test_bookings_of_any_time_are_shown_changed_and_exported(kim: Desktop, tmp_p
     assert answer(kim, "bookings", "change", far["id"][:8], "--extend", "1h")["id"] == far["id"]
     assert refused(kim, "bookings", "show", "b%", code=2)["code"] == "no_such_booking"
     assert refused(kim, "bookings", "show", "", code=2)["message"]
-    for number in (0, 6, 12):  # The ID is mistyped by one letter at each of these positions.
+    for number in (0, 6, 12):  # At each of these positions, the ID has a wrong letter.
         wrong = far["id"][:number] + "x" + far["id"][number + 1 :]
         assert f"did you mean `{far['id']}`" in refused(kim, "bookings", "show", wrong.upper(), code=2)["message"]
 
@@ -410,11 +412,11 @@ def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
     urls = {one["name"]: one["bookings_url"] for one in made["members"]}
     mine = answer(kim, "book", "gpu-a:0-1", "--to", "+4h", "--title", "digits")
 
-    # An admin moves a private calendar to the database; the names of its users become roles.
+    # An admin moves a private calendar to the database. The names of its users become roles.
     moved = answer(kim, "bookings", "move-to", urls["ada"], "--rename", "kim=kim", "-y")
     assert moved["counts"]["bookings"] == 1
 
-    # Lee sees the booking, cannot book its GPUs, and cannot cancel it; Kim's own desktop can release it.
+    # Lee sees Kim's booking, but can neither book its GPUs nor cancel it. Kim can release it from another desktop.
     lee = with_fleet(make_desktop(), bookings_url=urls["lee"])
     assert [one["owner"] for one in answer(lee, "bookings", "list")] == ["kim"]
     error = refused(lee, "book", "gpu-a:1-2", "--to", "+2h")
@@ -431,7 +433,7 @@ def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
     store = open_store(file, "kim")
     assert store.count() == 2
     store.close()
-    # Mia has a new role and logs in with its generated password, which is not stored in any of the desktops' files.
+    # Mia is a new role, who logs in with the generated password. No desktop stores the password in a file.
     (password,) = [one["password"] for one in made["members"] if one["password"]]
     mia = with_fleet(make_desktop(), bookings_url=postgres.tcp_url("mia", "cli_team"))
     monkeypatch.setenv("PGPASSWORD", password)
@@ -453,7 +455,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
     with cluster() as server:
         desktop = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
         unknown = with_fleet(make_desktop(), bookings_url=server.url("lee", "team"))
-        # After a booking, the desktop has a copy of the calendar as it was at that time.
+        # Since this booking, the desktop has a copy of the calendar.
         booked = answer(desktop, "book", "gpu-a:0", "--to", "+4h", "--title", "digits")
         server.stop()
 
@@ -469,11 +471,11 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
         assert "digits" in torchyard(desktop, "bookings", "show", booked["id"], code=3).stdout
         for one in (desktop, unknown):
             one.fleet_file.write_text("version: 1\nhosts:\n  - {name: gpu-a, address: 127.0.0.1, port: 1}\n")
-        output = torchyard(desktop, "status", code=3)  # The host is unreachable as well.
+        output = torchyard(desktop, "status", code=3)  # The host does not answer either.
         (line,) = [line for line in output.stdout.splitlines() if line.startswith("gpu-a  0")]
         assert "kim until" in line
         assert "as of " in output.stderr
-        # A desktop that has no copy of the calendar shows no GPU as free.
+        # This desktop has no copy of the calendar, so it shows no GPU as free.
         output = torchyard(unknown, "status", code=3)
         assert "Free now" not in output.stdout
         assert "does not answer" in output.stderr

@@ -1,4 +1,5 @@
-"""Tests of calendars that a command must not change: made by a newer Torchyard, closed to a role, or on a wrong clock.
+"""Tests of calendars that a command must not change: one of a newer Torchyard, one that a role may not use, and one
+with a wrong clock.
 
 Each error has a message, a next step and an exit code, and no row of the database is changed.
 """
@@ -41,7 +42,7 @@ program: {launcher: command, command: [python3, train.py]}
 
 @pytest.fixture
 def server(postgres: Cluster) -> Iterator[Cluster]:
-    """The PostgreSQL server, whose team calendar is empty before and after the test."""
+    """Yields the PostgreSQL server. The team's calendar is empty before and after the test."""
     postgres.empty()
     yield postgres
     postgres.empty()
@@ -49,7 +50,7 @@ def server(postgres: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def calendar(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[str], list[Any]]]:
-    """The URL of a calendar, and a function that runs raw SQL, bypassing all rules."""
+    """Yields the URL of a calendar, and a function that runs raw SQL on it, bypassing all rules."""
     if request.param == "sqlite":
         file = tmp_path / "team.sqlite3"
 
@@ -69,12 +70,14 @@ def on_server(server: Cluster, statement: str) -> list[Any]:
 
 
 def contents(sql: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
-    """Returns the rows of each table of the calendar by its name, except for the table of the schema's version."""
+    """Returns the rows of each table of the calendar, by the table's name. The table of the schema's version is left
+    out.
+    """
     return {name: sql(f"SELECT * FROM {name} ORDER BY 1, 2") for name in metadata.tables if name != "alembic_version"}
 
 
 def error_of(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
-    """Returns a command's error, and asserts that stderr contains the error's message."""
+    """Runs a command that must fail; returns its error, and asserts that stderr contains the error's message."""
     done = torchyard(desktop, *arguments, "--json", code=code)
     error: dict[str, Any] = json.loads(done.stdout)["error"]
     assert error["message"] in done.stderr
@@ -101,7 +104,7 @@ def test_a_calendar_of_a_newer_torchyard_is_left_alone(
     assert error_of(own, "bookings", "move-to", url, "-y")["code"] == "store_too_new"
     (kim.directory / "train.yaml").write_text(TRAINING)
     assert "made by a newer Torchyard" in torchyard(kim, "run", "train.yaml", "--book", "2h", code=1).stderr
-    # A list of runs does not need the calendar, but a list of free GPUs does.
+    # A list of runs does not need the calendar; a list of free GPUs does.
     kim.fleet_file.write_text("version: 1\nhosts: []\n")
     assert "made by a newer Torchyard" in torchyard(kim, "status", code=1).stderr
 
@@ -159,7 +162,7 @@ def test_the_refusal_of_a_role_without_rights_names_who_gives_them(server: Clust
             assert error["code"] == "no_rights"
             assert "your role `stranger` is no member of the team" in error["message"]
             assert "setup-team URL --member NAME" in error["hint"]
-        # A member who runs an admin command gets a refusal that states the reason.
+        # If a member runs an admin command, the refusal must state the reason.
         for command in CHANGING[2:]:
             assert "only an admin can change" in error_of(kim, *command)["message"]
         own = with_fleet(make_desktop(), person="kim")

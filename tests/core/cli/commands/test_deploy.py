@@ -1,4 +1,4 @@
-"""Tests of `torchyard deploy` and `undeploy`: one daemon of the right version, and complete removal."""
+"""Tests of `torchyard deploy` and `undeploy`: one daemon of the right version runs, and everything is removed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def archive_of_version(version: str) -> Archive:
 
 
 def put_version(version: str, host: LabHost, lab: Lab, desktop: Desktop) -> int:
-    """Deploys the given version; returns the process ID of the daemon."""
+    """Deploys an agent of the given version; returns the PID of the daemon."""
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab.identity_file))
     link = attach(known, SshDialer(desktop.known_hosts), archive_of_version(version))
     try:
@@ -54,7 +54,7 @@ def test_desktops_whose_zlib_compresses_otherwise_share_one_agent(desktop: Deskt
     host = lab3["gpu-a"]
     known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab3.identity_file))
     own = build_archive()
-    # A different implementation of zlib, such as zlib-ng, produces different compressed data.
+    # Another implementation of zlib, such as zlib-ng, compresses the same data to different bytes.
     other = replace(own, data=zlib.compress(zlib.decompress(own.data), 1))
     assert other.data != own.data
     pids = []
@@ -80,7 +80,7 @@ def test_the_archive_is_named_by_what_it_holds_however_it_is_compressed(monkeypa
 def test_deploy_starts_one_daemon_a_host_however_often(desktop: Desktop, lab3: Lab) -> None:
     half = ours_on(lab3["gpu-a"]) / "store" / f"{build_archive().sha256}.archive"
     half.parent.mkdir(parents=True)
-    half.write_bytes(b"")  # A power cut may leave an empty file in place of an archive that has just been sent.
+    half.write_bytes(b"")  # After a power cut, an archive that has just been sent may be an empty file.
     first = torchyard(desktop, "deploy")
     assert first.stdout.splitlines() == [
         f"{host.name}: agent 0.1.0 ({build_archive().sha256[:12]}) running, pid {daemons_on(host)[0]}"

@@ -1,4 +1,4 @@
-"""Tests that `torchyard gui` starts the window's program with the options given before the command."""
+"""Tests that `torchyard gui` starts the window's program and passes on the options that precede the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sys.exit(int(os.environ.get("WINDOW_EXIT", "0")))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that the command takes for the folder of its Python, and that is also the whole PATH."""
+    """Returns a folder that the command takes for the folder of its Python. PATH contains no other folder."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def program(folder: Path) -> Path:
-    """A fake window program that records its arguments."""
+    """Creates a fake window program that records its arguments."""
     file = folder / gui.PROGRAM
     file.write_text(PROGRAM, encoding="utf-8")
     file.chmod(0o755)

@@ -59,7 +59,7 @@ def test_a_host_is_added_listed_and_removed(make_desktop: MakeDesktop) -> None:
     assert listed[1].items() >= (entry | {"checked_at": None, "cpus": None, "gpus": []}).items()
     assert "lee@192.0.2.1:2222" in torchyard(desktop, "hosts", "list").stdout
 
-    # The command has no terminal, so it cannot ask for confirmation.
+    # Without a terminal, the command cannot ask for confirmation.
     assert "undeploy gpu-a" in torchyard(desktop, "hosts", "remove", "gpu-a", code=2).stderr
     torchyard(desktop, "hosts", "remove", "gpu-a", "-y")
     assert [host["name"] for host in answer(desktop, "hosts", "list")] == ["this-computer"]
@@ -69,7 +69,7 @@ def test_without_a_fleet_file_the_fleet_is_this_computer(make_desktop: MakeDeskt
     desktop = make_desktop()
     listed = torchyard(desktop, "hosts", "list")
     assert "this-computer" in listed.stdout
-    # The hint contains a command that can be copied.
+    # The user can copy the command in the hint.
     assert f"`torchyard --home {desktop.home} hosts add NAME" in listed.stderr
     assert not desktop.fleet_file.exists()
 
@@ -201,14 +201,15 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     assert "3.6.15" in output["aged"]
     assert "torch" in output["noisy"]
     assert all(checks[name]["agent"] is None for name in output if checks[name]["state"] not in ("ready", "degraded"))
-    # The command has no terminal, so it prints a plain line whenever a host answers.
+    # Without a terminal, the command prints a plain line for each host that answers.
     assert "fine: ready" in done.stderr
     assert "changed: key changed" in done.stderr
-    # The exit code is 1 if all hosts answer, but some have problems.
+    # All hosts have answered, but the exit code is 1 because some have problems.
     result = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in result.stdout
     assert re.search(r"^noisy: torch is not installed for \S+\. Install it there with ", result.stdout, re.MULTILINE)
-    # The stored facts are only a cache: a host can be used even if they cannot be written, for example to a full disk.
+    # The stored facts are only a cache. A host can be used even if they cannot be written, for example because the disk
+    # is full.
     facts = desktop.home / "facts.json"
     facts.unlink()
     facts.mkdir()
@@ -261,7 +262,7 @@ def test_a_host_is_trusted_by_its_fingerprint_and_again_after_its_key_changed(de
     before = host.host_key_fingerprint
     desktop.known_hosts.write_text("")
 
-    # The command has no terminal, so it cannot ask for confirmation.
+    # Without a terminal, the command cannot ask for confirmation.
     refused = torchyard(desktop, "hosts", "trust", "gpu-a", code=2)
     assert before in refused.stdout
     assert desktop.known_hosts.read_text() == ""

@@ -1,4 +1,4 @@
-"""Tests of `torchyard import`, `export` and `presets`: the document is written to stdout, remarks to stderr."""
+"""Tests of `torchyard import`, `export` and `presets`: documents are written to stdout, and remarks to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `torchyard runs`: looking up runs by short names, and the commands show, logs, stop and fetch."""
+"""Tests of `torchyard runs`: how runs are found by short names, and the commands show, logs, stop and fetch."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
     run_id = detached(desktop, sleeping(tmp_path / "talk", seconds=0, lines=3))
     names = ["worker-0", "worker-1", "worker-2"]
 
-    # The command follows all logs to the end.
+    # `-f` follows all logs to their end.
     followed = torchyard(desktop, "runs", "logs", "last", "-f").stdout.splitlines()
     assert sorted(followed) == sorted(f"{name} | {line}" for name in names for line in log_lines(name, 3))
-    # The logs end when the run ends, but the keepers exit later.
+    # The logs end with the run, but the keepers exit later.
     wait_until(lambda: answer(desktop, "runs", "show", "last")["alive"] is False)
-    # The last characters of the ID identify the run.
+    # The run is found by the last characters of its ID.
     logs = torchyard(desktop, "runs", "logs", run_id[-4:]).stdout.splitlines()
     assert sorted(logs) == sorted(followed)
     assert torchyard(desktop, "runs", "logs", "talk", "--tail", "1", "--replica", "worker-1").stdout == (
@@ -118,14 +118,14 @@ def test_the_model_of_a_checkpoint_is_fetched_as_one_file(desktop: Desktop, lab3
     torchyard(desktop, "runs", "logs", run_id, "-f")
     wait_until(lambda: answer(desktop, "runs", "show", run_id)["state"] == "succeeded")
 
-    # The parts of the newest checkpoint are put together.
+    # The files of the newest checkpoint are combined into one model file.
     fetched = answer(desktop, "runs", "fetch", run_id, "--model", "model.pt")
     size = (desktop.directory / "model.pt").stat().st_size
     assert fetched == {"run_id": run_id, "step": 5, "host": "gpu-b", "file": "model.pt", "bytes": size}
     assert torch.load(desktop.directory / "model.pt", weights_only=True)["weight"].tolist() == [5.0, 5.0]
     assert not list(Path(runs_dir(str(lab3.hosts[1].home / ".torchyard"), "gpu-b"), run_id).glob("exports"))
 
-    # An existing file is kept unless it may be replaced.
+    # The command refuses to replace an existing file unless `--force` is given.
     refused = torchyard(desktop, "runs", "fetch", run_id, "--model", "model.pt", "--step", "3", code=2).stderr
     assert "model.pt exists already. Name another file, or add --force." in refused
     torchyard(desktop, "runs", "fetch", run_id, "--model", "model.pt", "--step", "3", "--force")
@@ -133,7 +133,7 @@ def test_the_model_of_a_checkpoint_is_fetched_as_one_file(desktop: Desktop, lab3
     assert torchyard(desktop, "runs", "fetch", run_id, "--model").stdout == f"{run_id}.pt\n"
     assert "--step needs --model" in torchyard(desktop, "runs", "fetch", run_id, "--step", "3", code=2).stderr
 
-    # A checkpoint without one of its files is not used, and the message names the file and the host.
+    # A checkpoint with a missing file is not used, and the message names the file and the host.
     [folder] = shared.iterdir()
     (folder / "step-000000000005" / "__0_0.distcp").unlink()
     done = torchyard(desktop, "runs", "fetch", run_id, "--model", "older.pt")
@@ -226,11 +226,11 @@ def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
     assert set(shown) == SHOWN_KEYS
     result = torchyard(desktop, "runs", "list", code=3)
     assert "gpu-a" in result.stderr
-    assert "gpu-c" in result.stderr  # The agent on gpu-c has been removed.
+    assert "gpu-c" in result.stderr  # gpu-c has no agent any more.
     assert run_id in result.stdout
     assert "refused" in torchyard(desktop, "runs", "logs", run_id, code=3).stderr
     assert "refused" in torchyard(desktop, "runs", "stop", run_id, code=3).stderr
-    # A desktop that has no record of the run cannot conclude that the run does not exist.
+    # Some hosts do not answer, so the command cannot say that the run does not exist.
     assert "not all do" in torchyard(elsewhere, "runs", "show", "nothing", code=3).stderr
     lab3["gpu-a"].start_sshd()
     torchyard(elsewhere, "runs", "stop", run_id[-4:])
@@ -242,7 +242,7 @@ def test_unknown_runs_and_names_that_fit_several(desktop: Desktop, lab3: Lab, tm
     assert error["code"] == "no_run"
     assert "torchyard runs list" in error["hint"]
     assert "last" in torchyard(desktop, "runs", "show", "last", code=2).stderr
-    assert not (lab3["gpu-a"].home / ".torchyard").exists()  # A query does not install anything on a host.
+    assert not (lab3["gpu-a"].home / ".torchyard").exists()  # A query must not install an agent.
     assert torchyard(desktop, "runs", "list").stdout == "No runs are known.\n"
     for number in range(2):
         detached(desktop, sleeping(tmp_path / f"talk-{number}", seconds=0, hosts=["gpu-a"]))

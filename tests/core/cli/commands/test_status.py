@@ -1,4 +1,4 @@
-"""Tests of `torchyard status`: the current use of hosts and GPUs."""
+"""Tests of `torchyard status`, which shows the current use of hosts and GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_core.cli.commands.status import HEADINGS, rows
 def test_status_shows_replicas_and_the_hosts_that_do_not_answer(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     run_id = torchyard(desktop, "run", sleeping(tmp_path / "long", hosts=["gpu-a"]), "--detach").stdout.strip()
     lab3["gpu-c"].stop_sshd()
-    # The processes on a host are sampled once a second.
+    # The daemon samples the processes once a second.
     wait_until(lambda: f"{run_id}/worker-0" in torchyard(desktop, "status", code=3).stdout)
 
     printed = torchyard(desktop, "status", code=3).stdout.splitlines()

@@ -28,7 +28,7 @@ GPUS = [{"index": index, "uuid": f"GPU-{index}", "name": "NVIDIA H100", "memory_
 
 @pytest.fixture
 def desktop(make_desktop: MakeDesktop, tmp_path: Path) -> Desktop:
-    """A desktop with a script and two hosts, one of which has been checked and has four GPUs."""
+    """Returns a desktop with a script and two hosts, one of which has been checked and has four GPUs."""
     desktop = make_desktop()
     hosts = [{"name": "gpu-a", "address": "192.0.2.1"}, {"name": "gpu-b", "address": "192.0.2.2"}]
     desktop.fleet_file.write_text(yaml.safe_dump({"version": 1, "hosts": hosts}))

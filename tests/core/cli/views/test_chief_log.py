@@ -1,4 +1,4 @@
-"""Tests of the chief's log that is printed together with a run's events."""
+"""Tests of printing the chief's log together with a run's events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_S = 10.0
 
 
 class Talks:
-    """An agent that returns a new line of a replica's log at each request."""
+    """An agent that returns one new line of a replica's log for each request."""
 
     host = "gpu-a"
     is_open = True

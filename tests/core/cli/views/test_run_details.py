@@ -1,4 +1,4 @@
-"""Tests that `runs show` prints a step's exchange and waiting times if a replica has reported them."""
+"""Tests that `runs show` prints the exchange and waiting times of a step if a replica has reported them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the output of `torchyard run`, with and without a terminal."""
+"""Tests of what `torchyard run` prints with and without a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Show = Callable[..., str]
 
 
 def report(replica: str, **metrics: float | str | None) -> Event:
-    """Returns a report as in the journal; None stands for a metric that is missing for the replica."""
+    """Returns a report event as in the journal. A metric of None is left out."""
     return {"event": "report", "replica": replica, "step": None, "loss": None, "throughput": None, **metrics}
 
 
@@ -30,7 +30,7 @@ RUNNING = {"event": "run_state", "state": "running"}
 
 @pytest.fixture(params=["terminal", "pipe"])
 def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Show:
-    """A function that shows events and returns the text written to stderr, which may or may not be a terminal."""
+    """Yields a function that shows events and returns the text on stderr, which may be a terminal."""
 
     def piped(*events: Event) -> str:
         stream = io.StringIO()
@@ -48,9 +48,9 @@ def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
             with PlainView() as view:
                 for event in events:
                     view.show(event)
-                    view._bars.refresh()  # The view would otherwise show the event only after up to 0.1 s.
+                    view._bars.refresh()  # Otherwise, the event would appear only after up to 0.1 s.
         written = b""
-        while True:  # Reading from a terminal whose other end is closed raises an error.
+        while True:  # This error means that the other end of the pseudo-terminal is closed.
             try:
                 written += os.read(master, 65536)
             except OSError:
@@ -81,7 +81,9 @@ def test_a_report_may_lack_any_number(show: Show, event: Event) -> None:
 
 
 def test_progress_is_the_first_trainers_whatever_else_reports(show: Show) -> None:
-    """Servers, reducers and evaluators are listed before workers, and worker-10 before worker-2."""
+    """Progress must be that of the first trainer. Servers, reducers and evaluators are listed before workers, and
+    worker-10 before worker-2.
+    """
     trainer = report("worker-2", step=7, loss=0.25, throughput=640.0)
     shown = show(RUNNING, SERVER, REDUCER, report("evaluator-0", loss=0.1), trainer, report("worker-10", step=3))
 
@@ -111,7 +113,7 @@ def test_a_loss_that_is_not_finite_is_shown_as_such(show: Show) -> None:
 
 
 def test_brackets_in_messages_are_no_style(show: Show) -> None:
-    """The library rich interprets square brackets as a style, and fails on an unmatched closing bracket."""
+    """The library rich takes square brackets for styles, and fails on an unmatched closing bracket."""
     check = {"event": "check", "name": "disk", "host": "gpu-a", "ok": True, "message": "room in [/mnt/data]"}
 
     assert "gpu-a: room in [/mnt/data]" in show(check, RUNNING)

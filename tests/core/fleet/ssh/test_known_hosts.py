@@ -27,7 +27,7 @@ def line(name: str, key: paramiko.PKey) -> str:
 
 
 def known(folder: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> KnownHosts:
-    """Returns the trusted keys if the user's file contains `content` and Torchyard's file does not exist."""
+    """Returns the trusted keys if the user's known-hosts file contains `content` and Torchyard has no such file."""
     monkeypatch.setattr(known_hosts, "USER_KNOWN_HOSTS", folder / "users")
     (folder / "users").write_bytes(content)
     return KnownHosts(folder / "ours")
@@ -51,7 +51,7 @@ def test_a_line_that_is_damaged_or_says_something_else_costs_no_other(
     ]
     keys = known(tmp_path, monkeypatch, "\r\n".join(lines).encode("latin-1") + bytes(range(256)))
 
-    keys.check(ROUTE, key)  # A trusted key does not raise an exception.
+    keys.check(ROUTE, key)
 
     with pytest.raises(KeyUnknown):
         keys.check(replace(ROUTE, key_name="host.example.org"), key)

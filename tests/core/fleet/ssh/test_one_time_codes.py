@@ -1,7 +1,7 @@
 """Tests of keyboard-interactive logins that require more than a password.
 
-The tests use paramiko's server, because OpenSSH's server needs PAM modules for one-time codes, which a
-test machine lacks.
+The tests use paramiko's server, because OpenSSH's server would need a PAM module for one-time codes, which a test
+machine lacks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class User:
 
 @contextmanager
 def server(key: paramiko.PKey) -> Iterator[int]:
-    """The port of a server that asks for codes."""
+    """Yields the port of a server that asks for codes."""
     transports: list[paramiko.Transport] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -1,4 +1,4 @@
-"""Tests of inspecting and loading key files."""
+"""Tests of inspecting and loading private key files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of SSH servers that stop answering before the login is complete, and of the messages about these servers."""
+"""Tests of SSH servers that stop answering during the login, and of the resulting messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from torchyard_core.next_steps import SetHostField
 
 @contextmanager
 def server(*, closes: bool) -> Iterator[int]:
-    """The port of a server that sends only its banner, and then either closes the connection or remains silent."""
+    """Yields the port of a server that sends only its banner. Afterwards, it closes the connection or sends nothing
+    more.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         clients: list[socket.socket] = []
 
@@ -73,7 +75,7 @@ def test_a_server_that_closes_before_the_login_is_one(tmp_path: Path, monkeypatc
 
 
 def test_an_address_that_is_no_host_name_is_not_known(tmp_path: Path) -> None:
-    """Python raises UnicodeError, and not an OSError, for more than 63 letters between two dots."""
+    """If there are more than 63 letters between two dots, Python raises UnicodeError instead of OSError."""
     host = Host(name="gpu-a", address="x" * 64)
     with pytest.raises(Unreachable, match=f"the address {'x' * 64} of gpu-a is not known to this computer"):
         SshDialer(tmp_path / "known_hosts").connect(host)
@@ -93,7 +95,7 @@ def test_an_unknown_jump_host_is_named_once_with_both_places_to_correct_it(tmp_p
 
 
 def test_the_key_of_an_unknown_jump_host_leads_to_the_host_behind_it(tmp_path: Path) -> None:
-    """The jump host is not in the fleet file, so the next step is to edit the host that is reached through it."""
+    """The jump host is not in the fleet file, so the next step edits the host that is reached through it."""
     jump = "j" * 64
     file = tmp_path / "fleet.yaml"
     file.write_text(f"version: 1\nhosts: [{{name: gpu-a, address: 127.0.0.1, proxy_jump: {jump}}}]\n")

@@ -1,4 +1,4 @@
-"""Tests of routes that result from the user's SSH configuration."""
+"""Tests of routes to hosts according to the user's SSH configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def route(text: str, **host: object) -> Route:
 
 
 def way(found: Route) -> list[str]:
-    """Returns the hops of the route."""
+    """Returns the hops of the route to a host."""
     return [f"{hop.user}@{hop.address}:{hop.port}" for hop in found.hops]
 
 

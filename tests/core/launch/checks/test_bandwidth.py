@@ -1,4 +1,6 @@
-"""Tests of bandwidth measurements: the pairs of hosts, the rounds, the cache, and the results of the check."""
+"""Tests of measuring bandwidths: which pairs of hosts are measured in which round, what is cached, and what the check
+reports.
+"""
 
 from __future__ import annotations
 

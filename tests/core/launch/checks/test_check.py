@@ -1,4 +1,4 @@
-"""Tests that the table of checks agrees with the source code, the documentation and the command."""
+"""Tests that the table of checks matches the source code, the documentation and the command."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests of preflight checks on measurements of hosts.
+"""Tests of preflight checks that measure hosts.
 
-A failed check stops a launch; failures and warnings have hints.
+A failed check stops a launch. Failures and warnings have hints.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_a_slow_link_makes_no_clock_wrong() -> None:
 
 
 def test_a_clock_is_read_without_the_time_that_the_host_took_to_answer() -> None:
-    # The request and the answer take 0.1 s each, and the work takes 3 s; the host's clock is 10 s ahead.
+    # The request and the answer take 0.1 s each, the host works for 3 s, and its clock is 10 s ahead.
     clock = Clock.read(100.0, {"received": 110.1, "answered": 113.1}, 103.2)
 
     assert clock.offset == pytest.approx(10.0)

@@ -1,4 +1,4 @@
-"""Tests of comparing the versions of Python, torch, CUDA and driver between hosts."""
+"""Tests of comparing versions between hosts: of Python, torch, CUDA and the driver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAME: dict[str, Any] = {
 
 
 def messages(**hosts: dict[str, Any]) -> dict[str, str]:
-    """Returns the messages of the checks, by check name. Each host is described by the facts in which it differs."""
+    """Returns the messages of the checks by name. Each host is given by the facts in which it differs from others."""
     lines = check_versions({name: {**SAME, **different} for name, different in hosts.items()})
     assert all(line.ok and line.warning and line.hint for line in lines)
     return {line.name: line.message for line in lines}
@@ -67,7 +67,7 @@ def test_the_warning_of_a_driver_too_old_for_torch_names_both() -> None:
 
 
 def builds(found: dict[str, Any], gpus: int = 2, **program: str) -> list[Check]:
-    """Returns the checks of two hosts with replicas that need GPUs; one of the hosts has the facts `found`."""
+    """Returns the checks of two hosts, one of which has the facts `found`; the replicas need GPUs."""
     pool = f"{{name: w, role: worker, replicas: 2, gpus: {gpus}, placement: spread}}"
     known = [examples.host("gpu-0", 8), examples.host("gpu-1", 8)]
     planned = plan(examples.topology(pool, **program), known)

@@ -1,4 +1,4 @@
-"""Tests that notes and tags of runs are kept in a file that is never overwritten by mistake."""
+"""Tests that notes and tags of runs are stored in a file, whose content is never lost by mistake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_notes_and_tags_are_kept_by_run(tmp_path: Path) -> None:
     assert notes.load() == {}
     first, second = Annotation("learning rate halved", ("baseline", "lr-3")), Annotation(tags=("baseline",))
     notes.set("a", first)
-    Annotations(file).set("b", second)  # Writes to the file, as a second window would.
+    Annotations(file).set("b", second)  # Writes to the file as another window would.
     assert notes.load() == {"a": first, "b": second}
     notes.set("a", Annotation())
     assert notes.load() == {"b": second}

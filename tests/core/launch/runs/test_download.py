@@ -1,4 +1,4 @@
-"""Tests of downloading a run's files: each file is downloaded once, and checkpoints either completely or not at all."""
+"""Tests of downloading a run's files: each file is downloaded once, and a checkpoint completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE, TWO = "outputs/checkpoints/step-000000000001", "outputs/checkpoints/step-00
 
 
 class Holder:
-    """A link to a host that answers from a dictionary of files."""
+    """A link to a host whose files are in a dictionary."""
 
     def __init__(self, host: str, files: dict[str, bytes] | Exception):
         self.host = host
@@ -105,7 +105,7 @@ def _mute(host: str, done: int, total: int) -> None:
 
 
 class Endless(Holder):
-    """A host that announces a few bytes and then sends an endless stream of data."""
+    """A host that announces a few bytes, but sends an endless stream."""
 
     asked = 0
 

@@ -1,4 +1,4 @@
-"""Tests of following a run's journal through messages from the daemon."""
+"""Tests of following a run's journal through the messages of a daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = "20261122-090000-aaaa"
 
 
 class Desktop:
-    """A desktop's connection to the daemon, which records the daemon's messages."""
+    """A desktop's connection to the daemon that records what the daemon sends."""
 
     closed = False
 
@@ -55,7 +55,7 @@ class Link:
 
 
 def sent_by_daemon(folder: Path, entries: int, *, ended: bool) -> list[dict[str, Any]]:
-    """Returns the messages about the journal of a run whose keeper has exited, with or without a recorded end."""
+    """Returns the messages about the journal of a run whose keeper has exited, with or without recording the end."""
     run = Path(paths.run_dir(str(folder), "gpu-a", RUN))
     run.mkdir(parents=True)
     common = {"epoch": "e", "time": "2026-11-22T09:00:00Z"}

@@ -1,4 +1,4 @@
-"""Tests of the gradient size that earlier runs have reported."""
+"""Tests of finding the gradient size that earlier runs have reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the history of runs launched from this desktop."""
+"""Tests of the history of runs that this desktop has launched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from torchyard_core.errors import UsageError
 from torchyard_core.launch.runs.history import History, RunRecord
-from torchyard_core.launch.runs.known_runs import find_run, list_runs
+from torchyard_core.launch.runs.known_runs import KnownRun, find_run, list_runs
 
 
 def record(run_id: str, state: str = "running") -> RunRecord:
@@ -52,3 +52,12 @@ def test_an_id_that_fits_several_runs_names_the_first_and_counts_the_others(tmp_
     with pytest.raises(UsageError, match="-090003-aaaa and 2 more"):
         find_run("20261121", known)
     assert find_run("20261121-090004", known).run_id == "20261121-090004-aaaa"
+
+
+def test_a_trial_of_a_sweep_is_found_by_its_whole_id_only() -> None:
+    about = ("s", "running", "", "", "gpu-a", ("gpu-a",))
+    sweep = KnownRun("20261128-090004-aaaa", *about, is_fresh=True, is_sweep=True)
+    trial = KnownRun(f"{sweep.run_id}.3", *about, is_fresh=True, sweep_run=sweep.run_id)
+    known = [trial, sweep]
+    assert [find_run(run_id, known) for run_id in ("last", "20261128", "s", sweep.run_id)] == [sweep] * 4
+    assert find_run(trial.run_id, known) == trial

@@ -1,4 +1,4 @@
-"""Tests of reading timed log lines and the last lines of a log, and of merging several logs."""
+"""Tests of reading log lines with their times, of reading the last lines of a log, and of merging several logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIECE = 7
 
 
 class LogOnAHost:
-    """Answers `logs.read` for a log that has ended, in the same way as the agent."""
+    """Answers `logs.read` as an agent does for a log that has ended."""
 
     is_open = True
     host = "gpu-a"
@@ -94,7 +94,7 @@ def test_lines_of_three_hosts_are_merged_by_time() -> None:
 
 
 LOGS = st.lists(st.lists(st.tuples(st.text("ab", max_size=9), st.integers(0, 3)), max_size=12), min_size=1, max_size=4)
-"""The lines of each log, each with the time since the previous line."""
+"""Generates logs. Each line has the time since the previous line."""
 
 
 @given(LOGS)
@@ -117,7 +117,7 @@ def test_times_by_offset_and_offsets_by_time() -> None:
     times = LogTimes()
     assert (times.time(5), times.since(1.0), times.after(1.0)) == (0.0, None, None)
     times.add([(10, 1.0), (20, 3.0)])
-    # Bytes whose time is already known keep that time, and times never decrease.
+    # The time of a byte does not change once it is known, and times never decrease.
     times.add([(15, 9.0), (30, 2.0), (40, 4.0)])
     assert [times.time(offset) for offset in (0, 9, 10, 20, 30, 39, 99)] == [1.0, 1.0, 3.0, 3.0, 4.0, 4.0, 4.0]
     assert [times.since(time) for time in (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)] == [0, 0, 10, 10, 30, None]

@@ -1,4 +1,4 @@
-"""Tests of downloading a run's model: the choice of the checkpoint, and one complete file or none."""
+"""Tests of downloading a run's model: which checkpoint is chosen, and that the file is either complete or absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the plan of a run is restored from its record, even if its hosts have changed."""
+"""Tests that a run's plan is restored from the run's record, even if the hosts have changed since."""
 
 from __future__ import annotations
 
@@ -49,3 +49,8 @@ def test_a_record_without_a_readable_topology_gives_no_plan() -> None:
     assert recorded_plan("", planned, ()) is None
     assert recorded_plan("version: 9\n", planned, ()) is None
     assert recorded_plan(dump(TOPOLOGY), [], ()) is None
+
+
+def test_the_coordinator_of_a_sweep_has_no_plan() -> None:
+    coordinator = {"name": "coordinator-0", "host": "gpu-a", "gpus": ["GPU-gpu-a-0"]}
+    assert recorded_plan(dump(TOPOLOGY), [coordinator], (host("gpu-a", 4),)) is None

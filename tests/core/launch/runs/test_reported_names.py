@@ -1,4 +1,4 @@
-"""Tests that a script's custom metrics reach the command, and that a host's malicious names do not."""
+"""Tests that the custom metrics of a script reach the command, but malicious names from a host do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The problems of short topologies, for tests."""
+"""Returns the problems of short topologies, for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def problems(
     hosts: Sequence[HostFacts] | None = None,
     name: str = "x",
 ) -> list[str]:
-    """Returns `line severity code message` of each problem in the pools, which begin on line 5."""
+    """Returns each problem as `line severity code message`. The pools begin on line 5."""
     lines = "".join(f"  - {pool}\n" for pool in pools)
     text = f"version: 1\nname: {name}\nstrategy: {strategy}\npools:\n{lines}pins: {pins}\nprogram: {program}\n"
     read = topology_from_text(text, "f")

@@ -1,4 +1,4 @@
-"""Tests of the checks on a topology's program and on the program's files."""
+"""Tests of the checks of a topology's program, and of the files that the program needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of moves between groups, which change only the number of groups or the order of replicas."""
+"""Tests of moving replicas between groups, which changes only the number of groups or the order of replicas."""
 
 from __future__ import annotations
 

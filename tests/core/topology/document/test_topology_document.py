@@ -73,7 +73,7 @@ def test_text_that_is_no_topology_opens_with_its_problems(file: Path) -> None:
     file.write_text(WITH_COMMENTS.replace("replicas: 2", "replica: 2"))
     document = TopologyDocument()
     document.open(file)
-    # Only the wrong key is reported, because it is the reason why `replicas` is missing.
+    # Only the wrong key is reported and not that `replicas` is missing, because the wrong key is the reason for this.
     assert [(problem.code, problem.line) for problem in document.problems] == [("unknown-key", 11)]
     assert "replica: 2" in document.text
     with pytest.raises(FileProblem):

@@ -1,4 +1,6 @@
-"""Tests that an edit changes only its own part of a file: style, order and comments elsewhere stay the same."""
+"""Tests that an edit changes only the edited part of a file. Style, order and comments of all other parts stay the
+same.
+"""
 
 from __future__ import annotations
 

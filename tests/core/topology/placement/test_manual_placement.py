@@ -81,14 +81,14 @@ def test_the_reason_why_it_does_not_fit(target: str, reason: str) -> None:
 
 
 def test_a_drop_on_an_occupied_gpu_swaps() -> None:
-    # The displaced replica is not pinned, and gets no pin: the planner moves it to the other GPU by itself.
+    # The displaced replica has no pin and needs none, because the planner moves it to the other GPU by itself.
     assert pins_for(ONE_EACH, [host("a", 4)], ["worker-3"], "a:0") == {"worker-3": "a:0"}
     after = place(set_pins(ONE_EACH, {"worker-3": "a:0"}), [host("a", 4)])
     assert after.slots["worker-0"].gpus[0].index == 3
-    # The displaced replica is pinned, so its pin moves to the other GPU.
+    # The displaced replica has a pin, which is changed to the other GPU.
     pinned = set_pins(ONE_EACH, {"worker-0": "a:0", "worker-3": "b:1"})
     assert pins_for(pinned, HOSTS, ["worker-3"], "a:0") == {"worker-3": "a:0", "worker-0": "b:1"}
-    # The displaced replica is not pinned, but gets a pin, because the planner would place it elsewhere.
+    # The displaced replica has no pin, but gets one, because the planner would place it elsewhere.
     assert pins_for(pinned, HOSTS, ["worker-3"], "a:2") == {"worker-3": "a:2", "worker-2": "b:1"}
 
 
@@ -135,7 +135,7 @@ def test_an_unpinned_replica_in_the_slot_makes_way() -> None:
 
 
 def test_what_would_cost_another_its_place_is_refused() -> None:
-    # Host b is the only one with enough space for the evaluator.
+    # Only host b has enough space for the evaluator.
     two = topology("{name: w, role: worker, replicas: 1, gpus: 1}", "{name: e, role: evaluator, replicas: 1, gpus: 4}")
     assert drop_refusal(two, [host("a", 2), host("b", 4)], ["worker-0"], "b:1").startswith(
         "evaluator-0 would lose its place: evaluator-0 needs 4 GPUs"

@@ -15,7 +15,7 @@ CHIEF = "{name: c, role: chief, replicas: 1, gpus: 1}"
 
 
 def where(placement: Placement) -> dict[str, str]:
-    """Returns the host and GPUs of each replica, as `host` or `host:0,1`."""
+    """Returns the host and GPUs of each replica, in the form `host` or `host:0,1`."""
     return {
         name: slot.host + (":" + ",".join(str(gpu.index) for gpu in slot.gpus) if slot.gpus else "")
         for name, slot in placement.slots.items()
@@ -257,7 +257,7 @@ def test_hosts_labelled_with_the_machine_type_come_first(rule: str) -> None:
     )
     used = Counter(slot.host for name, slot in place(asked, hosts).slots.items() if name != "chief-0")
     assert used["b"] == 2
-    # complex_model_m is the name of the same machine type in CloudML.
+    # CloudML calls this machine type complex_model_m.
     servers = "{name: s, role: ps, replicas: 1, machine: complex_model_m}"
     placed = place(topology(workers(1), servers), [host("cpu"), *hosts])
     assert placed.slots["ps-0"].host == "b"
@@ -336,7 +336,7 @@ def test_a_pin_moves_no_others_than_the_replica_that_it_displaces(pin: str, also
     free, pinned = (topology(workers(200, "gpus: 1"), pins=pins) for pins in ("{}", f"{{worker-0: '{pin}'}}"))
     before, after = place(free, FLEET), place(pinned, FLEET)
     assert moved(before, after) - {"worker-0"} == also
-    # The displaced replica moves to the former slot of the pinned replica.
+    # The displaced replica is where the pinned replica would be without its pin.
     assert {where(after)[name] for name in also} <= {where(before)["worker-0"]}
 
 
@@ -356,12 +356,12 @@ def test_the_plan_of_many_pins_does_not_depend_on_their_order() -> None:
     orders = (pins, dict(reversed(pins.items())))
     placed = [place(asked.model_copy(update={"pins": order}), FLEET) for order in orders]
     assert where(placed[0]) == where(placed[1])
-    # The replicas worker-3 and worker-10 exchange their places.
+    # worker-3 and worker-10 swap places.
     assert moved(place(asked, FLEET), placed[0]) == set(pins)
 
 
 def test_replicas_leave_home_where_staying_would_cost_another_its_place() -> None:
-    # If worker-0 and worker-1 stayed on host a, no host would have two GPUs left for the evaluator.
+    # If worker-0 and worker-1 stayed on host a, no host would have two free GPUs for the evaluator.
     asked = topology(
         workers(3, "gpus: 1"), "{name: e, role: evaluator, replicas: 1, gpus: 2}", pins="{worker-2: 'b:0'}"
     )

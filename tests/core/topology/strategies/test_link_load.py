@@ -1,4 +1,4 @@
-"""Tests of the amount of data that a step's exchange sends over each link."""
+"""Tests of how much data each link carries per step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKERS = "{name: workers, role: worker, replicas: 4}"
 
 
 def loads(value: Topology, *places: str) -> dict[str, float]:
-    """Returns the load of each host's link. The nth replica is placed on the nth of the given hosts."""
+    """Returns the load of each host's link. Replica n is placed on the nth of the given hosts."""
     names = [replica.name for replica in replicas_of(value)]
     return link_loads(value, traffic_of(value), dict(zip(names, places, strict=True)))
 
@@ -61,7 +61,7 @@ def test_a_mixed_reduction_loads_all_links_equally() -> None:
 @pytest.mark.parametrize("places", ["aabbab", "aaaabb", "aabbcc", "abcdda", "aaaaaa"])
 def test_a_mixed_reduction_loads_a_link_with_the_transfers_to_other_places(places: str) -> None:
     workers, reducers = 4, 2
-    part = 1.2 / workers  # The part of the gradients that each reducer sums. The trainers sum the remaining parts.
+    part = 1.2 / workers  # Each reducer sums this part of the gradients. The trainers sum the rest.
     parts = [(1 - reducers * part) / workers] * workers + [part] * reducers
     sent = dict.fromkeys(places, 0.0)
     for owner, own_part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Tests that a preset sets the strategy, adds the pools that the strategy needs, and keeps existing pools."""
+"""Tests that a preset sets the strategy, adds the pools that the strategy needs, and keeps the existing pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that compare the computed costs of reductions with closed-form formulas."""
+"""Tests that the computed costs of reductions agree with closed-form formulas."""
 
 from __future__ import annotations
 

@@ -94,11 +94,14 @@ def test_diloco_averages_among_the_first_workers_of_the_groups() -> None:
     assert traffic_of(design(Kind.DILOCO, (Role.WORKER, 2), worker_groups=1)) == Traffic(trainers_reduce=True)
 
 
-def test_dilocos_servers_exchange_with_the_first_workers_of_the_groups() -> None:
-    traffic = traffic_of(design(Kind.DILOCO, (Role.WORKER, 4), (Role.PS, 2), worker_groups=2))
-    assert pairs(traffic) == [(worker, server) for worker in ("worker-0", "worker-2") for server in ("ps-0", "ps-1")]
-    assert not any(bundle.in_step for bundle in traffic.bundles)
-    assert [group.number for group in traffic.groups] == [0, 1]
+def test_dilocos_servers_or_reducers_exchange_with_the_first_workers_of_the_groups() -> None:
+    for role in (Role.PS, Role.REDUCER):
+        traffic = traffic_of(design(Kind.DILOCO, (Role.WORKER, 4), (role, 2), worker_groups=2))
+        servers = [f"{role}-{number}" for number in range(2)]
+        assert pairs(traffic) == [(worker, server) for worker in ("worker-0", "worker-2") for server in servers]
+        assert not any(bundle.in_step for bundle in traffic.bundles)
+        assert [group.number for group in traffic.groups] == [0, 1]
+        assert traffic.has_reducers is (role is Role.REDUCER)
 
 
 def test_server_groups_are_dealt_to_worker_groups() -> None:

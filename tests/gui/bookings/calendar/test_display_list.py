@@ -1,4 +1,4 @@
-"""Tests of the calendar's contents without Qt: time axis, lanes, blocks, steps, labels and filters."""
+"""Tests of what the calendar shows, without Qt: time axis, lanes, blocks, steps, labels and filters."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_day_with_a_change_of_clocks_is_as_wide_as_any_and_draws_every_moment_
 def test_hours_are_named_where_the_clock_shows_them_on_a_night_that_skips_one() -> None:
     axis = axis_of("day", date(2031, 3, 30), "Europe/Berlin", 1150)
     ticks = {text: x for x, text in axis.ticks()}
-    # On this day, which is 23 hours long, 06:00 is five hours after midnight.
+    # This day has 23 hours, so 06:00 is five hours after midnight.
     assert ticks["06"] == pytest.approx(5 / 23 * 1150)
 
 

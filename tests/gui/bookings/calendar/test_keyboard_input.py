@@ -1,4 +1,4 @@
-"""Tests of keyboard input in the calendar with an SQLite store: booking, changing, copying, accessible descriptions."""
+"""Tests of keyboard input in the calendar: bookings are made, changed and copied, and have accessible descriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROL = Qt.KeyboardModifier.ControlModifier
 
 def test_arrows_shift_and_enter_book(desk: Desk) -> None:
     desk.open()
-    desk.key(Key.Key_Down)  # The first key puts the cursor at the next hour of the first lane.
+    desk.key(Key.Key_Down)  # The first key places the cursor in the first lane, at the next hour.
     first = desk.page.surface.cursor_
     assert first is not None
     desk.key(Key.Key_Down)
@@ -38,7 +38,7 @@ def test_brackets_move_the_edges_and_nothing_changes_before_enter(desk: Desk) ->
     booking = desk.book("a0", 1, 2, "mine")
     desk.open()
     desk.wait_until(lambda: desk.shown("mine"))
-    desk.key(Key.Key_Down)  # The first key puts the cursor at the next hour, where the booking begins.
+    desk.key(Key.Key_Down)  # The first key places the cursor at the next hour, where the booking will begin.
     assert desk.page.surface.selection == booking.id
     desk.key(Key.Key_BracketRight)
     desk.key(Key.Key_BracketRight)
@@ -75,11 +75,11 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     desk.page.acts.undo.trigger()
     desk.wait_until(lambda: desk.page.commands.history.done and "not answer" in desk.page.notice.text)
     desk.is_away = False
-    desk.calendar._away = None  # The clock of this test is stopped, so the calendar would never retry by itself.
-    desk.page.commands.undo()  # Repeat the undo, which has failed because the calendar was unreachable.
+    desk.calendar._away = None  # This test's clock stands still, so the calendar would never retry by itself.
+    desk.page.commands.undo()  # The first undo has failed, because the calendar was unreachable.
     desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end)
 
-    # A cancelled series is restored except where other users have booked meanwhile.
+    # Undoing restores a cancelled series, except where other users have booked in the meantime.
     draft = Draft("weekly", ("GPU-b0",), NOW + timedelta(hours=2), NOW + timedelta(hours=3), ZONE)
     weekly = desk.store.book_series(draft, "FREQ=DAILY;COUNT=3").booked
     desk.page.commands.cancel_series(weekly[0])

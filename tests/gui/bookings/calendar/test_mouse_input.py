@@ -1,4 +1,4 @@
-"""Tests of mouse input in the calendar with an SQLite store: drawing, moving, resizing and selecting bookings."""
+"""Tests of mouse input in the calendar: bookings are drawn, moved, resized and selected."""
 
 from __future__ import annotations
 
@@ -172,4 +172,4 @@ def test_nothing_asks_the_store_while_dragging(desk: Desk, monkeypatch: pytest.M
         QTest.mouseMove(viewport, begin + QPoint(x, 0))
     desk.key(Qt.Key.Key_Escape)
     assert asked == []
-    assert 2 < len(refused) < 70  # The drag is checked at each quarter of an hour, not at each pixel.
+    assert 2 < len(refused) < 70  # A drag is checked only when it reaches another quarter of an hour.

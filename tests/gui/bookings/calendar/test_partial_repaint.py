@@ -1,4 +1,4 @@
-"""Tests that a change of one booking repaints only its rows, and that nothing outside these rows looks different."""
+"""Tests that changing a booking repaints only the rows of the booking, and that nothing else looks different."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the routes of an all-reduce: no two lines cross or touch, and no two ports overlap."""
+"""Tests of the routes of an all-reduce: lines neither cross nor touch, and ports do not overlap."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.layout import Grid, arrange
 
 APART = 7
-"""Smallest distance in pixels between the centres of two lines, each 3 pixels wide, at which they look separate."""
+"""The smallest distance in pixels between the centres of two lines at which they look separate. Each line is 3 pixels
+wide.
+"""
 
 
 def stretches(hop: Hop) -> list[Box]:
-    """Returns the straight parts of a route as boxes of the width APART."""
+    """Returns the straight parts of a route as boxes that are APART wide."""
     return [
         Box(min(x1, x2), min(y1, y2), abs(x1 - x2), abs(y1 - y2)).grown(APART / 2)
         for (x1, y1), (x2, y2) in pairwise(hop.points)
@@ -26,7 +28,7 @@ def stretches(hop: Hop) -> list[Box]:
 
 
 def meetings(hops: tuple[Hop, ...]) -> list[tuple[str, str]]:
-    """Returns the pairs of hops whose lines cross or are too close to each other."""
+    """Returns the pairs of lines that cross or are too close to each other."""
     return [
         (f"{one.source}-{one.target}", f"{other.source}-{other.target}")
         for one, other in combinations(hops, 2)
@@ -97,7 +99,7 @@ def test_three_in_a_row_pass_back_below_them() -> None:
 
 def test_a_hundred_hosts_are_routed_at_once() -> None:
     grid = arrange({f"h{n}": 168 for n in range(128)}, 11)
-    begun = time.thread_time()  # The thread's CPU time does not depend on other processes.
+    begun = time.thread_time()  # The CPU time of the thread does not depend on other processes.
     hops = loop(grid, {cell.key for cell in grid.cells})
     assert time.thread_time() - begun < 0.3
     assert meetings(hops) == []

@@ -1,4 +1,4 @@
-"""Tests that edges between hosts follow the strategy's traffic between replicas and never cover a rack."""
+"""Tests that edges between hosts show the traffic between replicas under each strategy, and never cover a rack."""
 
 from __future__ import annotations
 
@@ -93,8 +93,15 @@ def test_diloco_has_a_loop_through_the_hosts_of_the_groups_first_workers() -> No
     assert len(hops) == 3
     assert all(item.hop.look.dashed and not item.hop.look.arrows for item in hops)
     assert [item.label for item in hops if item.label] == [("inner steps: 20",)]
-    texts = [text for _, text in entries_of(Kind.DILOCO, found)]
+    texts = [text for _, text in entries_of(found)]
     assert texts == ["trainers", "average of the groups, every few steps"]
+
+
+@pytest.mark.parametrize(("role", "called"), [(Role.PS, "servers"), (Role.REDUCER, "reducers")])
+def test_diloco_has_dashed_edges_to_its_servers_or_reducers(role: Role, called: str) -> None:
+    found = wiring(planned(Kind.DILOCO, 6, 2, role=role, worker_groups=3))
+    assert dict(found.trunk) == {**dict.fromkeys(("t0", "t1", "t2"), "trains"), "s0": "serves", "s1": "serves"}
+    assert [text for _, text in entries_of(found)] == ["trainers", called, "asynchronous"]
 
 
 def test_another_strategy_takes_the_lines_of_the_one_before_away() -> None:
@@ -161,4 +168,4 @@ def test_a_label_is_broken_between_words_to_fit_a_gutter(qapp: object) -> None:
 
 
 def test_the_legend_explains_no_edge_that_a_single_host_has_not() -> None:
-    assert entries_of(Kind.ALL_REDUCE, wiring(planned(Kind.ALL_REDUCE, 2, 0))) == []
+    assert entries_of(wiring(planned(Kind.ALL_REDUCE, 2, 0))) == []

@@ -1,4 +1,4 @@
-"""Tests of mouse and keyboard on the canvas, with real events on the viewport."""
+"""Tests of mouse and keyboard input on the canvas, with real events on the viewport."""
 
 from __future__ import annotations
 

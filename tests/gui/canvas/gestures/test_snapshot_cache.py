@@ -1,4 +1,4 @@
-"""Tests that the snapshot during a drag looks like the racks and edges, and that it is discarded on any change."""
+"""Tests that the snapshot used during a drag looks like the racks and edges, and that any change discards it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seen(view: CanvasView) -> QImage:
 
 
 def carry(hand, scene: TopologyScene) -> None:
-    """Drags a chip over a slot long enough for a snapshot."""
+    """Drags a chip over a slot until a snapshot has been made."""
     start, end = hand.chip("worker-3"), hand.slot("gpu-c", 1)
     hand.carry(start, end)
     for step in range(6):

@@ -1,4 +1,4 @@
-"""Tests of the geometry of racks, the tray, columns, routes and neighbours, without a window."""
+"""Tests of the canvas's geometry without a window: racks, the tray, columns, routes and neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that roles on tiles are distinguished by badges or filled parts, not by colour alone."""
+"""Tests that the roles on a tile differ not only by colour, but also by badges or filled parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchyard_gui.canvas.racks.content import racks_of
 from torchyard_gui.canvas.racks.tile_painting import cells, paint_tile
 
 SCALE = 4
-"""Scale of the picture, with which single strokes are several pixels wide."""
+"""The scale of the picture, at which single strokes are several pixels wide."""
 SAMPLES = [(x, y) for x in range(16) for y in range(16)]
 
 

@@ -1,4 +1,6 @@
-"""Tests of the log dock: logs of one replica, the selected replicas, all replicas, and all ranks of one replica."""
+"""Tests of the log dock, which shows the logs of one replica, of the selected replicas, of all replicas, or of all
+ranks of one replica.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def names_shown(dock: LogDock) -> set[str]:
 
 
 def choose(dock: LogDock, entry: str) -> None:
-    """Selects an entry of the combo box with the keyboard."""
+    """Chooses an entry of the combo box with the keyboard."""
     dock.replica.setFocus()
     QTest.keyClick(dock.replica, Qt.Key.Key_Home)
     while not dock.replica.currentText().startswith(entry):
@@ -152,7 +154,7 @@ def test_a_host_that_is_away_leaves_the_others_readable(qtbot: Any, dock: LogDoc
 
 def test_a_search_says_which_of_how_many_matches_it_shows(qtbot: Any, dock: LogDock, run: Acting) -> None:
     for name in ("worker-0", "worker-1"):
-        run.logs[name] += b"A needle, and again a needle\nnothing\nneedle"  # The last line is incomplete.
+        run.logs[name] += b"A needle, and again a needle\nnothing\nneedle"  # The last line is not complete yet.
     dock.set_open(True)
     choose(dock, "All 4 replicas")
     qtbot.waitUntil(lambda: len(dock._feeds) == 4 and all(feed.size for feed in dock._feeds.values()))

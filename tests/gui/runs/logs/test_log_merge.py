@@ -1,4 +1,4 @@
-"""Tests that several logs are merged line by line in a stable order, and that the result is loaded page by page."""
+"""Tests that several logs are merged line by line in a stable order, and that the merged log is loaded page by page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text(name: str, count: int) -> bytes:
 
 @dataclass
 class Logs:
-    """Several logs and their merged view. Tests add lines with times."""
+    """Several logs and the merged log. Tests add lines with their times."""
 
     merged: MergedLog
     times: list[LogTimes]
@@ -40,7 +40,7 @@ def empty(count: int) -> Logs:
 
 
 def opened(*counts: int) -> Logs:
-    """Returns logs with the given numbers of lines, one line per second."""
+    """Returns logs with the given numbers of lines, which were written one per second."""
     logs = empty(len(counts))
     for number, count in enumerate(counts):
         for second, line in enumerate(text(NAMES[number], count).splitlines(keepends=True)):
@@ -98,7 +98,7 @@ def test_a_line_that_was_written_in_two_parts_has_the_time_of_its_first() -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(1, 3)), max_size=40), st.integers(1, 9))
 def test_merging_keeps_each_logs_order_and_pages_agree(writes: list[tuple[int, int, int]], count: int) -> None:
-    """Each write adds one to three lines to a log, at the time of the previous write or later."""
+    """Each write adds one to three lines to a log, at the same time as the previous write or later."""
     logs, time, expected = empty(3), 0.0, []
     for position, (number, later, length) in enumerate(writes):
         time += later
@@ -157,4 +157,4 @@ def test_what_is_missing_in_all_logs_is_asked_for_at_once(monkeypatch: pytest.Mo
                 asked += 1
                 log.put(number, offset, texts[number][offset : offset + 1000], len(texts[number]))
     assert len(lines) == 10
-    assert asked <= 6  # The logs have 282 blocks in total.
+    assert asked <= 6  # Together, the logs have 282 blocks.

@@ -1,4 +1,4 @@
-"""Tests of a long log, of which only some pages are read: scrolling, following, search and copying."""
+"""Tests of showing a long log, of which only some pages are read: scrolling, following, searching and copying."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def view(qtbot: Any, feed: LogFeed) -> Iterator[LogView]:
 
 
 def read(run: Acting) -> int:
-    """Returns the number of bytes read."""
+    """Returns how many bytes have been read."""
     return sum(params["limit"] for method, params in run.links["gpu-a"].asked if method == "logs.read")
 
 
@@ -114,7 +114,7 @@ def test_the_bar_goes_anywhere(qtbot: Any, view: LogView, run: Acting) -> None:
 def test_new_lines_are_followed(qtbot: Any, view: LogView, run: Acting) -> None:
     run.logs["worker-0"] += "last words, zwölf\n".encode()
     qtbot.waitUntil(lambda: view.shown_lines[-1:] == ["last words, zwölf"])
-    run.logs["worker-0"] += b"x" * 50 + b"\n" + b"much more\n" * 50_000  # The new lines exceed the size of one block.
+    run.logs["worker-0"] += b"x" * 50 + b"\n" + b"much more\n" * 50_000  # The new lines are longer than one block.
     qtbot.waitUntil(lambda: view.shown_lines[-1:] == ["much more"])
 
 

@@ -1,4 +1,4 @@
-"""Tests of finding the lines of a log of any length from its blocks."""
+"""Tests of finding the lines of an arbitrarily long log from its blocks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_only_the_pieces_around_what_is_shown_are_wanted(monkeypatch: pytest.Mon
             asked.append(missing.offset)
             pieces.put(missing.offset, TEXT[missing.offset : missing.offset + 10_000], len(TEXT))
     assert pieces.lines(begin, 20)[-1].text == "line 1999 of a log"
-    # Only the last block is requested; the log could have millions of lines.
+    # Only the last block is requested, because the log may have millions of lines.
     assert asked == [len(TEXT) // 10_000 * 10_000]
 
 
@@ -52,7 +52,7 @@ def test_a_log_that_grows_goes_on_where_it_was() -> None:
     assert [line.text for line in pieces.lines(0, 9)] == ["one", "tw"]
     pieces.put(6, b"o\nthree\n", 14)
     assert [line.text for line in pieces.lines(0, 9)] == ["one", "two", "three"]
-    pieces.put(1000, b"far away", 1008)  # Data that is not adjacent to loaded data is ignored.
+    pieces.put(1000, b"far away", 1008)  # Data that do not adjoin loaded data are ignored.
     with pytest.raises(MissingPage):
         pieces.lines(14, 1)
 

@@ -1,4 +1,4 @@
-"""Tests of opening and saving files, and of problems with files, which the page shows with actions."""
+"""Tests of opening and saving files, and of the notices and buttons that the page shows for problems with files."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 
 def press(driver: Driver, text: str) -> None:
-    """Presses a button of the notice."""
+    """Presses a button of the page's notice."""
     button = next(button for button in driver.page.notice_bar.buttons if button.text() == text)
     QTest.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def answer(driver: Driver, words: str, name: str = "unsaved") -> None:
-    """Answers the question about unsaved changes, or another open question."""
+    """Answers the question about unsaved changes, or any other question that is shown."""
     buttons = question(driver, name).findChildren(QPushButton)
     QTest.mouseClick(next(button for button in buttons if button.text() == words), Qt.MouseButton.LeftButton)
 
 
 def choose_file(driver: Driver, path: Path | str) -> None:
-    """Replaces the proposed name in the open file dialog, and accepts it."""
+    """Types a name over the one that the file dialog proposes, and accepts the dialog."""
     (dialog,) = (box for box in driver.page.findChildren(QFileDialog) if box.isVisible())
     name = dialog.findChild(QLineEdit, "fileNameEdit")
     assert name is not None
-    driver.wait_until(name.hasFocus)  # The proposed name is selected.
+    driver.wait_until(name.hasFocus)  # The dialog has selected the proposed name.
     QTest.keyClicks(name, str(path))
     assert name.text() == str(path)
     QTest.keyClick(name, Qt.Key.Key_Return)
 
 
 def question(driver: Driver, name: str) -> ConfirmationDialog:
-    """Returns the open question, which is not modal."""
+    """Returns the question that is shown; it is not modal."""
     (box,) = (box for box in driver.page.findChildren(ConfirmationDialog, name) if box.isVisible())
     return box
 
@@ -77,7 +77,8 @@ def test_an_untitled_topology_is_saved_under_a_name(empty: Driver, tmp_path: Pat
     empty.wait_until(lambda: (tmp_path / "drawn.yaml").exists())
     assert empty.page.bar.unsaved.text() == ""
     assert empty.page.bar.file.text() == "drawn.yaml"
-    # An unnamed topology gets the name of its file, which later saves do not change.
+    # A topology without a name is named after its file when it is first saved. Saving it under other names does not
+    # change its name.
     assert empty.value.name == "drawn"
     assert empty.undo_text() == "Rename to drawn"
     assert empty.page.files.save_to(tmp_path / "other.yaml")
@@ -287,7 +288,7 @@ def test_text_that_is_no_yaml_is_told_by_its_line(empty: Driver, tmp_path: Path)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replaces a file in the way that editors save files."""
+    """Replaces a file as editors do when they save it."""
     beside = path.with_suffix(".new")
     beside.write_text(text)
     beside.replace(path)
@@ -354,7 +355,7 @@ def test_work_is_kept_a_little_after_a_change_and_gone_once_saved(
     driver.page.open(digits_file)
     change(driver)
     driver.wait_until(lambda: any((tmp_path / "recovery").glob("*.json")))
-    # Another page does not offer to recover this unsaved work, because the process that it belongs to is still running.
+    # The process of this unsaved work is still running, so another page must not offer to recover it.
     assert make_driver(recovery=tmp_path / "recovery").notice() == ""
     driver.page.save()
     assert list((tmp_path / "recovery").iterdir()) == []

@@ -1,4 +1,6 @@
-"""Tests that documents of other systems are detected, imported, refused with a line number, and exported."""
+"""Tests of importing documents of other systems, which are detected or refused with a line number, and of exporting
+them.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,13 @@ def document(folder: Path, text: str, name: str = "job.yaml") -> Path:
 
 
 def rows(driver: Driver) -> list[tuple[str, str, str]]:
-    """Returns the rows of the dock: message, location, line."""
+    """Returns the rows of the problems dock: message, location and line."""
     table = driver.page.problems.table
     return [tuple(table.item(row, column).text() for column in range(3)) for row in range(table.rowCount())]
 
 
 def back_on_the_page(driver: Driver) -> None:
-    """Restores the focus after a dialog, as desktop environments do."""
+    """Gives the focus back to the page after a dialog, as a desktop environment does."""
     driver.window.activateWindow()
     driver.wait_until(driver.window.isActiveWindow)
     driver.on_canvas()

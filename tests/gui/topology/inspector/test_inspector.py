@@ -1,4 +1,4 @@
-"""Tests that the inspector edits one or several selected replicas and shows problems beside the fields."""
+"""Tests that the inspector edits one or several selected replicas, and shows problems beside its fields."""
 
 from __future__ import annotations
 
@@ -264,7 +264,8 @@ def test_the_program_shows_the_keys_of_its_launcher(digits: Driver) -> None:
     assert program.program.rows["command"].isVisible()
     digits.page.checks.now()
     assert program.program.rows["command"].note.text().startswith("launcher command needs “command”")
-    # The script is set, but invalid with the other launcher, so the field stays visible with the reason.
+    # The script is still set, but invalid with the other launcher. Its field therefore stays visible and gives the
+    # reason.
     assert "is for launcher torch" in program.program.rows["script"].note.text()
 
 

@@ -1,7 +1,7 @@
 """A communicator over gloo that behaves as NCCL does when a rank is lost, for tests without a GPU.
 
-Operations do not notice the loss, wait() of a work does not wait, and after an abort all operations look complete, with
-values that must not be used.
+Operations do not notice the loss, wait() of an operation does not wait, and after an abort all operations look complete
+although their values must not be used.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Group:
         for each in self.works:
             if not each.is_written:
                 each.tensor.fill_(77)
-        kept.append(self)  # A destructor of gloo waits for the operations.
+        kept.append(self)  # gloo's destructor waits for the operations.
 
 
 class _Work:
@@ -74,7 +74,7 @@ kept: list[_Group] = []
 
 
 def install() -> None:
-    """Lets all replaceable groups exchange gradients in this way."""
+    """Makes all process groups that can be replaced exchange gradients through this communicator."""
 
     def open_like_nccl(group: Any, prefix: str, place: int, size: int) -> LikeNccl:
         return LikeNccl(TorchStore(group._store, prefix, CONNECT_S), place, size)

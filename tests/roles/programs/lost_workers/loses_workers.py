@@ -36,7 +36,7 @@ from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 average_gradients = GradientAverager._average
 averaged_over: list[int] = []
-"""The ranks whose gradients the last step has averaged. If a rank is lost afterwards, the members differ from these."""
+"""The ranks whose gradients the last step has averaged. If a rank was lost after the step, the members are fewer."""
 
 
 def record_ranks(averager: GradientAverager, kind: int, round_: int) -> object:
@@ -77,7 +77,7 @@ def die(*_: Any) -> None:
 
 
 class History:
-    """The members of each step so far. A worker that returns gets this history from the others."""
+    """The members of each step so far. A returning worker gets this history from the others."""
 
     def __init__(self) -> None:
         self.memberships: list[list[int]] = []
@@ -117,14 +117,14 @@ def main(steps: int, *arguments: str) -> None:
     if "other" in late:
         model.add_module("more", torch.nn.Linear(1, 1))
     model, optimizer = cluster.distribute(model, optimizer)
-    seed = cluster.broadcast(17)  # A worker that returns gets the result of the first call.
+    seed = cluster.broadcast(17)  # A returning worker gets the result that the others had in the first call.
     history = History()
     cluster.checkpoint(history=history)
     memberships = history.memberships
     while (since := history.steps_since_return(returns)) < steps:
         step = len(memberships)
         if since < 0:
-            time.sleep(0.2)  # The comparison repeats all steps in one process, so their number should be small.
+            time.sleep(0.2)  # The comparison repeats all steps in one process, so there should be few.
         optimizer.zero_grad()
         for delay in (int(place) / 1000 for at, place in places if at == step and place.isdecimal()):
             threading.Thread(target=lambda delay=delay: (time.sleep(delay), die()), daemon=True).start()

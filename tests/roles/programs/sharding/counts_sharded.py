@@ -19,7 +19,7 @@ import torchyard_roles as ty
 
 
 class Block(torch.nn.Module):
-    """A parameter that cannot be divided evenly by two ranks. Its gradient is the chief's buffer, which is 1."""
+    """A parameter whose size is not a multiple of two. Its gradient is a buffer, which is 1 on the chief."""
 
     def __init__(self) -> None:
         super().__init__()

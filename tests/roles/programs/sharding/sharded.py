@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """A model whose sizes cannot be divided evenly by two or four ranks."""
+    """A model whose sizes are not multiples of two or four."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Model(nn.Module):
 
 
 class Position:
-    """The number of finished steps, saved with checkpoints."""
+    """Counts finished steps, and is saved in checkpoints."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -67,7 +67,9 @@ class Position:
 
 
 def storages(optimizer: torch.optim.Optimizer) -> int:
-    """Returns the bytes of parameters, gradients and optimizer state, each storage once."""
+    """Returns the bytes of parameters, gradients and optimizer state; counts a storage that several tensors share only
+    once.
+    """
     tensors = [each for group in optimizer.param_groups for each in group["params"]]
     tensors += [each.grad for each in tensors if each.grad is not None]
     tensors += [each for state in optimizer.state.values() for each in state.values() if isinstance(each, torch.Tensor)]
@@ -89,7 +91,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def step(cluster: Cluster, model: nn.Module, inputs: torch.Tensor, number: int) -> float:
-    """Computes the gradients of this rank's part of a batch; returns the loss."""
+    """Computes the gradients for this rank's part of a batch; returns the loss."""
     part = inputs.chunk(cluster.world_size)[cluster.rank or 0].to(cluster.device)
     if "accumulate" in FLAGS or "bad-accumulate" in FLAGS:
         pieces = part.chunk(2)
@@ -107,7 +109,7 @@ def step(cluster: Cluster, model: nn.Module, inputs: torch.Tensor, number: int) 
 
 
 def slow_down_copies(cluster: Cluster) -> None:
-    """Delays each copy for a checkpoint, so that the next step could change the values before they are copied."""
+    """Delays each copy for a checkpoint. If the next step did not wait for the copy, it would change the values."""
     saving = cluster._strategy.sharded_saving
     copy = saving._copy_values
 

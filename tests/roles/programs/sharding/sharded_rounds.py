@@ -2,8 +2,9 @@
 
     sharded_rounds.py FOLDER STEPS SECONDS_A_STEP [frozen]
 
-FOLDER/<rank> holds the number of finished steps. After leave(), the script writes FOLDER/result.<rank>: the indices of
-the samples and the loss of each step, and this rank's part of each parameter.
+With HOLD=STEP a rank that has finished STEP steps continues only when it is asked to stop. FOLDER/<rank> holds the
+number of finished steps. After leave(), the script writes FOLDER/result.<rank>: the indices of the samples and the loss
+of each step, and this rank's part of each parameter.
 """
 
 import json
@@ -13,13 +14,13 @@ from pathlib import Path
 
 import torch
 from tests.roles.programs import averages
-from tests.roles.programs.rounds import replace
+from tests.roles.programs.rounds import hold, replace
 
 import torchyard_roles as ty
 
 
 class Model(torch.nn.Module):
-    """A model with repeated blocks whose sizes cannot be divided evenly by two ranks."""
+    """A model with repeated blocks whose sizes are not multiples of two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,6 +56,7 @@ def main() -> None:
             losses.append(loss.item())
             time.sleep(pause_s)
             replace(folder / str(cluster.rank), str(cluster._progress.steps))
+            hold(cluster)
             if cluster._progress.steps >= steps:
                 break
     cluster.leave()

@@ -1,4 +1,4 @@
-"""DiLoCo's parameter servers and worker groups in one process, with real sockets and a join store."""
+"""DiLoCo's parameter servers and worker groups, in one process with real sockets and a join store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SLOWNESS = (1, 1, 1, 4)
 
 
 class Servers:
-    """The servers of a run, with a thread each."""
+    """The servers of a run, each in its own thread."""
 
     def __init__(self, served: Served, count: int, groups: int, folder: Path | None = None, **options: Any) -> None:
         self.peers = [Peer(f"ps-{number}", "127.0.0.1", free_port()) for number in range(count)]
@@ -64,7 +64,7 @@ class Servers:
         return Group(self, self._served, number, values, **restored)
 
     def have_ended(self) -> bool:
-        """Returns whether all servers end by themselves in time."""
+        """Returns whether all servers end by themselves within the timeout."""
         for thread in self.threads:
             thread.join(DEADLINE_S)
         return not any(thread.is_alive() for thread in self.threads)
@@ -81,12 +81,14 @@ class Servers:
 
 
 class Group:
-    """A worker group whose model is a single tensor."""
+    """A worker group whose model is a single tensor, which is divided into fragments."""
 
     def __init__(self, servers: Servers, served: Served, number: int, values: torch.Tensor, **restored: Any) -> None:
         self.number = number
         self.values = values
-        self.outer = OuterParameters(flats_of([values], []))
+        fragments = servers.options.fragments
+        self.parts = list(values.tensor_split(fragments))
+        self.outer = OuterParameters([flats_of([part], [], at)[0] for at, part in enumerate(self.parts)])
         self.store = JoinStore.connect(served.address, KEY, f"worker-{number}", number)
         name = f"worker-{number}"
         codec = WireCodec(servers.options.wire)
@@ -100,6 +102,8 @@ class Group:
             self.outer,
             PackedTensors(()),
             self.wire,
+            fragments=fragments,
+            warmup_steps=servers.options.warmup_steps,
             host_wait_s=20,
             **restored,
         )
@@ -113,10 +117,15 @@ class Group:
             self.outer.install()
         return outcome
 
-    def push(self, weight: float = 1.0, *, has_finished: bool = False) -> None:
-        outcome = self.average.average(self.outer.differences(), weight, has_finished=has_finished)
+    def push(self, weight: float = 1.0, *, has_finished: bool = False, fragment: int | None = None) -> None:
+        weights = [weight] * (len(self.parts) if fragment is None else 1)
+        outcome = self.average.average(
+            self.outer.differences(fragment), weights, has_finished=has_finished, fragment=fragment
+        )
         self.outcomes.append(outcome)
-        if outcome is Outcome.REPLACED:
+        if outcome is Outcome.AVERAGED:
+            self.outer.install(fragment)
+        elif outcome is Outcome.REPLACED:
             self.outer.install()
 
     def close(self, *, has_stopped: bool = False) -> None:
@@ -149,7 +158,7 @@ def share_of_own_speeds(store: Served, round_s: float, seconds: float, elements:
         def train(group: Group) -> None:
             slowness = SLOWNESS[group.number]
             began, rounds = time.monotonic(), 0
-            # A group ends only after a complete round, so that each rate is exact.
+            # A group ends only when a round is complete, so each rate is exact.
             while time.monotonic() - began < seconds - slowness * round_s / 2:
                 time.sleep(slowness * round_s)
                 group.values.sub_(1e-3)

@@ -1,4 +1,4 @@
-"""Tests of the division of a model into fragments, and of the steps at which they are sent."""
+"""Tests of dividing a model into fragments, and of the steps at which fragments are sent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_fragments_together_send_the_bytes_of_the_whole(wire: str) -> None:
         numbers = range(len(flats))
         slices = [encoding.cut(numbers, encoding.empty(numbers), member, 3) for member in range(3)]
         sizes.append(sum(each.numel() for member in slices for each in member))
-    # In an integer encoding, each fragment may end with a shorter block, which needs one more scale of 4 bytes.
+    # With an integer encoding, the last block of a fragment may be shorter, so a fragment needs one more scale of 4
+    # bytes.
     blocks = len(divided) * 4
     assert sizes[0] == WireCodec(wire).size(whole[0].elements)
     assert 0 <= sizes[1] - sizes[0] <= (blocks if wire in ("int8", "int4") else 0)

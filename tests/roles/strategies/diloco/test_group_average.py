@@ -1,15 +1,16 @@
-"""Tests of averaging worker groups in one process, with real sockets, a join store, and a thread per group."""
+"""Tests of averaging worker groups, in one process with real sockets, a join store, and one thread per group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 import torch
 
 from tests.roles.join_stores import KEY, Served, serve_in_a_process
 from tests.roles.strategies.hogwild.worker_groups import at_once, peers_of
+from tests.waiting import wait_until
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
@@ -17,7 +18,7 @@ from torchyard_roles.exchange.wire_codec import LARGEST, WireCodec
 from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import GroupAverage, Outcome
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters, flats_of
-from torchyard_roles.strategies.diloco.round_state import Announcement, RoundState
+from torchyard_roles.strategies.diloco.round_state import HERE, Announcement, RoundState
 
 pytestmark = pytest.mark.train
 SIZE = 300_001
@@ -34,13 +35,19 @@ class Averaged:
     """A group whose model is a single tensor."""
 
     def __init__(
-        self, group: int, peers: list[tensor_connection.Peer], served: Served, size: int, wire: str = "float32"
+        self,
+        group: int,
+        peers: list[tensor_connection.Peer],
+        served: Served,
+        size: int,
+        wire: str = "float32",
+        reducers: int = 0,
     ) -> None:
         self.values = torch.full((size,), float(group))
         self.outer = OuterParameters(flats_of([self.values], []))
         self.store = JoinStore.connect(served.address, KEY, peers[group].name, group)
         listener = tensor_connection.listen_at(peers[group])
-        encoding = ErrorFeedbackCodec(WireCodec(wire), self.outer.flats, has_feedback=True)
+        self.wire = encoding = ErrorFeedbackCodec(WireCodec(wire), self.outer.flats, has_feedback=True)
         self.average = GroupAverage(
             group,
             len(peers),
@@ -51,6 +58,7 @@ class Averaged:
             self.outer,
             PackedTensors(()),
             encoding,
+            reducers=reducers,
             host_wait_s=20,
         )
         self.outcomes: list[Outcome] = []
@@ -79,20 +87,24 @@ def average_all(groups: list[Averaged], differences: list[torch.Tensor]) -> None
     at_once(*(lambda each=each, own=own: each.take_part_with(own, 1.0) for each, own in pairs))
 
 
+def clean(served: Served) -> None:
+    """Deletes the rounds of an earlier test from the store."""
+    with closing(JoinStore.connect(served.address, KEY, "test", None)) as store:
+        for key in ("state", *(f"{kind}/{at}" for kind in ("here", "stopped", "reducer") for at in range(3))):
+            store.delete(f"diloco/{key}")
+        for epoch in range(20):
+            store.delete(f"diloco/done/{epoch}")
+
+
 @pytest.fixture
 def groups(served: Served, request: pytest.FixtureRequest) -> Iterator[list[Averaged]]:
     """Three groups, whose wire encoding is the fixture's parameter, or float32 if there is no parameter."""
-    with ExitStack() as closing:
-        cleaner = JoinStore.connect(served.address, KEY, "test", None)
-        closing.callback(cleaner.close)
-        for key in ("state", *(f"{kind}/{group}" for kind in ("here", "stopped") for group in range(3))):
-            cleaner.delete(f"diloco/{key}")
-        for epoch in range(10):
-            cleaner.delete(f"diloco/done/{epoch}")
+    with ExitStack() as stack:
+        clean(served)
         peers = peers_of(3)
         made = [Averaged(group, peers, served, SIZE, getattr(request, "param", "float32")) for group in range(3)]
         for each in made:
-            closing.callback(each.close)
+            stack.callback(each.close)
         at_once(*(each.start for each in made))
         yield made
 
@@ -133,8 +145,8 @@ def test_groups_on_a_quantised_wire_stay_equal_and_send_its_bytes(
     largest = LARGEST.get(wire, 2**7)
     for each, (sent, _) in zip(groups, before, strict=True):
         assert torch.equal(each.outer.theta[0], groups[0].outer.theta[0])
-        # Each round corrects the errors of the previous ones, so after four rounds the error is at most that of
-        # encoding one difference and one average.
+        # Each round corrects the errors of the previous one, so the error after four rounds is at most that of encoding
+        # one difference and one average.
         bound = 2 * 2 * max(float(value.abs().max()) for value in values) / (2 * largest)
         assert (each.outer.theta[0] + rounds * sum(values) / 3).abs().max() <= bound
         formula = rounds * 2 * WireCodec(wire).size(SIZE) * 2 / 3
@@ -190,6 +202,27 @@ def test_a_lost_group_is_left_out_and_one_that_stopped_postpones_the_round_once(
     assert (groups[0].outer.theta[0] + 2.0).abs().max() < 1e-5
 
 
+def test_a_group_that_was_restarted_between_two_rounds_is_left_out_of_the_next_one_and_then_returns(
+    groups: list[Averaged], served: Served
+) -> None:
+    at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups))
+    groups[2].close()
+    peers = [each.average._own for each in groups]
+    groups[2] = again = Averaged(2, peers, served, SIZE)
+    own = again.average
+
+    def has_announced_itself() -> bool:
+        return bool(own._process) and own._process.encode() in (groups[0].store.try_get(f"{HERE}/2") or b"")
+
+    def others() -> None:
+        wait_until(has_announced_itself)
+        at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups[:2]))
+
+    at_once(again.start, others)
+    at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups))
+    assert all((each.outer.theta[0] + 3.0).abs().max() < 1e-5 for each in groups)
+
+
 def test_training_ends_when_all_groups_have_finished(groups: list[Averaged]) -> None:
     at_once(*(lambda each=each, at=at: each.take_part(1.0, 1.0, has_finished=at < 2) for at, each in enumerate(groups)))
     assert not any(each.average.has_ended for each in groups)
@@ -201,6 +234,10 @@ def test_training_ends_when_all_groups_have_finished(groups: list[Averaged]) -> 
 def test_a_state_in_the_store_is_the_same_after_reading_it() -> None:
     members = {group: Announcement(f"p{group}", f"worker-{group}", "10.0.0.1", 5, -1, "") for group in (2, 0)}
     state = RoundState(3, 1, "ab", members, 0, (0,), dropped=("p9",))
-    for each in (state, state.without([2], is_postponed=True), state.after_round({1: members[2]}, has_finished=True)):
+    for each in (
+        state,
+        state.without(["p2"], is_postponed=True),
+        state.after_round({1: members[2]}, has_finished=True),
+    ):
         assert RoundState.decoded(each.encoded()) == each
         assert RoundState.decoded(each.encoded()).encoded() == each.encoded()

@@ -1,4 +1,4 @@
-"""Tests of DiLoCo on GPUs: NCCL inside groups, own connections between them, and copies in a stream of their own."""
+"""Tests of DiLoCo on GPUs: NCCL within groups, other connections between them, and copies in a separate CUDA stream."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_with_servers_rounds_equal_their_definition_on_the_cpu(start: Start, sto
 def test_the_error_of_a_quantised_average_is_within_its_bound(
     start: Start, store: Served, tmp_path: Path, wire: str, largest: int
 ) -> None:
-    """The differences and their average are each rounded with at most half of their scale as error."""
+    """Each difference and the average are rounded, each with an error of at most half its scale."""
     groups = groups_of(start, store, 1, 1, inner_steps=4, wire=wire, **AVERAGING)
     workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 5, 0))
     trajectories, _ = alone(workers, 100, 1.0, 0.0)
@@ -109,7 +109,7 @@ def test_sharded_groups_equal_groups_with_whole_models(
 @pytest.mark.parametrize("mixing", [0.0, 0.25])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_fragment_leaves_the_gpu_and_comes_back_while_training_continues(dtype: torch.dtype, mixing: float) -> None:
-    """The values are those of the blocking form, in which nothing else runs."""
+    """The values must equal those of the blocking form, in which training waits for the exchange."""
     model = [torch.randn(3_000_000, dtype=dtype, device=DEVICE), torch.randn(7, 5, dtype=dtype, device=DEVICE)]
     outer = OuterParameters(flats_of(model, []))
     outer.begin()
@@ -118,12 +118,12 @@ def test_a_fragment_leaves_the_gpu_and_comes_back_while_training_continues(dtype
 
     torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
     for each in model:
-        each.sub_(0.5)  # The kernel runs before the snapshot, after one that is still active.
+        each.sub_(0.5)  # This kernel runs before the snapshot is taken, but after a kernel that is still running.
     after = [each.clone() for each in model]
     differences = outer.snapshot()
     torch.cuda._sleep(LONG_KERNEL_CYCLES)
     for each in model:
-        each.fill_(9.0)  # The snapshot does not contain this.
+        each.fill_(9.0)  # The snapshot must not contain this change.
     next_step = torch.cuda.Event()
     next_step.record()
     (found,) = differences()

@@ -1,10 +1,11 @@
-"""Tests of DiLoCo's parameter servers in one process, compared with torch.optim.SGD fed with the same averages."""
+"""Tests of DiLoCo's parameter servers in one process, by comparison with torch.optim.SGD for the same averages."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def started(servers: Servers, closing: ExitStack, count: int) -> list[Group]:
 
 
 class Definition:
-    """The outer optimizer according to DiLoCo's definition, computed in one process."""
+    """The outer optimizer as DiLoCo defines it, computed in one process."""
 
     def __init__(self, start: torch.Tensor) -> None:
         self.theta = torch.nn.Parameter(start.clone())
@@ -52,11 +53,11 @@ class Definition:
         return self.theta.detach().clone()
 
 
-def moved(group: Group, seed: int) -> torch.Tensor:
-    """Changes the group's parameters, and returns the difference that it pushes next."""
+def moved(group: Group, seed: int, fragment: int = 0) -> torch.Tensor:
+    """Changes the group's parameters, and returns the difference of the fragment that it pushes next."""
     step = torch.randn(SIZE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     group.values.sub_(step)
-    return group.outer.theta[0] - group.values
+    return group.outer.theta[fragment] - group.parts[fragment]
 
 
 def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -64,7 +65,7 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 class QuantisedDefinition(Definition):
-    """The definition with a quantised wire: errors of differences are fed back, and θ is sent as changes."""
+    """The definition with any wire: errors of differences are fed back, and a quantised θ is sent as changes."""
 
     def __init__(self, start: torch.Tensor, wire: str, groups: int) -> None:
         super().__init__(start)
@@ -75,7 +76,10 @@ class QuantisedDefinition(Definition):
     def round(self, differences: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
         pairs = zip(differences, self._errors, strict=True)
         coded = [(self._coded(each, error), weight) for (each, weight), error in pairs]
-        self.sent += self._coded(super().round(coded) - self.sent)
+        theta = super().round(coded)
+        if self._codec.is_exact:
+            return theta
+        self.sent += self._coded(theta - self.sent)
         return self.sent
 
     def _coded(self, values: torch.Tensor, error: torch.Tensor | None = None) -> torch.Tensor:
@@ -113,9 +117,63 @@ def test_a_quantised_wire_equals_its_definition_in_both_directions(served: Serve
                 assert_near(group.values, expected)
                 assert torch.equal(group.values, groups[0].values)
                 now = group.average.traffic()
-                # Headers are smaller than 400 bytes per round.
+                # Headers have less than 400 bytes per round.
                 assert 0 <= now[0] - sent - codec.size(SIZE) < 400
                 assert 0 <= now[1] - received - codec.size(SIZE) < 400
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_fragments_are_averaged_in_turn_and_send_the_bytes_of_the_whole(served: Served, wire: str) -> None:
+    with ExitStack() as closing:
+        servers = closing.enter_context(serving(served, 2, 3, wire=wire, fragments=2))
+        groups = started(servers, closing, 3)
+        definitions = [QuantisedDefinition(part, wire, 3) for part in groups[0].parts]
+        before = groups[0].average.traffic()
+        for number in range(8):
+            fragment = number % 2
+            differences = [(moved(group, 10 * number + group.number, fragment), 1.0 + group.number) for group in groups]
+            kept = groups[0].parts[1 - fragment].clone()
+            at_once(*(partial(group.push, 1.0 + group.number, fragment=fragment) for group in groups))
+            expected = definitions[fragment].round(differences)
+            for group in groups:
+                assert_near(group.parts[fragment], expected)
+                assert torch.equal(group.parts[fragment], groups[0].parts[fragment])
+                assert group.outer.round == number + 1
+            assert torch.equal(groups[0].parts[1 - fragment], kept)
+        codec = WireCodec(wire)
+        for sent, received in zip(before, groups[0].average.traffic(), strict=True):
+            extra = received - sent - 4 * codec.size(SIZE, torch.float64)
+            assert 0 <= extra < 8 * 2 * 400, "headers are smaller than 400 bytes per exchange with a server"
+
+
+def test_a_late_difference_of_a_fragment_counts_in_the_next_round_of_this_fragment(served: Served) -> None:
+    with ExitStack() as closing:
+        groups = started(closing.enter_context(serving(served, 2, 3, quorum=2, fragments=2)), closing, 3)
+        definitions = [Definition(part) for part in groups[0].parts]
+        fast, slow = groups[:2], groups[2]
+        late = moved(slow, 100)
+        found: list[torch.Tensor] = []
+        for number, fragment in enumerate((0, 1, 0)):
+            differences = [(moved(group, 10 * number + group.number, fragment), 1.0) for group in fast]
+            if number == 2:
+                slow.push(3.0, fragment=0)
+                assert_near(slow.parts[0], found[0])
+                differences.append((late, 3.0))
+            at_once(*(partial(group.push, fragment=fragment) for group in fast))
+            found.append(definitions[fragment].round(differences))
+            assert_near(fast[0].parts[fragment], found[-1])
+        assert slow.average.bases == [1, 0]
+
+
+def test_no_outer_step_is_taken_if_no_group_has_trained(served: Served) -> None:
+    with ExitStack() as closing:
+        groups = started(closing.enter_context(serving(served, 1, 2)), closing, 2)
+        for group in groups:
+            moved(group, group.number)
+        at_once(*(group.push for group in groups))
+        expected = groups[0].values.clone()
+        at_once(*(lambda group=group: group.push(0.0, has_finished=True) for group in groups))
+        assert torch.equal(groups[0].values, expected)
 
 
 def test_a_group_behind_by_more_rounds_than_are_kept_receives_all_parameters(served: Served) -> None:
@@ -123,7 +181,7 @@ def test_a_group_behind_by_more_rounds_than_are_kept_receives_all_parameters(ser
         servers = closing.enter_context(serving(served, 2, 3, quorum=2, wire="int8"))
         groups = started(servers, closing, 3)
         fast, slow = groups[:2], groups[2]
-        for rounds in (2, 9):  # The changes of 7 rounds are smaller than float64 parameters.
+        for rounds in (2, 9):  # The changes of seven rounds are smaller than the parameters in float64.
             received = slow.average.traffic()[1]
             moved(slow, rounds)
             for number in range(rounds):
@@ -145,13 +203,13 @@ def test_a_late_difference_counts_exactly_once_in_the_next_round(served: Served)
         before = torch.empty(0)
         for number in range(3):
             late = moved(slow, 100 + number)
-            if number % 2:  # A repeated push, for example after a broken connection, changes nothing.
+            if number % 2:  # If a push is repeated, for example after a broken connection, it changes nothing.
                 slow.average._drop(0)
             for step in range(2):
                 differences = [(moved(group, 10 * number + 3 * step + group.number), 2.0) for group in fast]
                 at_once(*(lambda group=group: group.push(2.0) for group in fast))
                 if step == 0 and number:
-                    # The late difference of the previous iteration was pushed while this round was open.
+                    # While this round was open, the late difference of the previous iteration was pushed.
                     differences.append((before, 3.0))
                 expected = definition.round(differences)
                 assert_near(fast[0].values, expected)
@@ -207,7 +265,7 @@ def test_training_ends_with_the_slowest_group_and_all_have_equal_parameters(serv
         differences = [(moved(group, group.number), 1.0) for group in groups]
 
         def slow() -> None:
-            wait_until(lambda: servers.servers[0]._rounds.round == 1)
+            wait_until(lambda: servers.servers[0]._rounds.rounds == [1])
             groups[2].push(has_finished=True)
 
         at_once(*(lambda group=group: group.push(has_finished=True) for group in groups[:2]), slow)
@@ -229,7 +287,7 @@ def test_a_group_that_stops_postpones_the_round_of_the_others_once(served: Serve
         groups[1].close(has_stopped=True)
         groups[0].push()
         groups[0].push()
-        assert groups[0].outcomes == [Outcome.POSTPONED, Outcome.REPLACED]
+        assert groups[0].outcomes == [Outcome.POSTPONED, Outcome.AVERAGED]
 
 
 def test_the_servers_resume_with_the_late_differences_of_the_open_round(served: Served, tmp_path: Path) -> None:
@@ -248,7 +306,7 @@ def test_the_servers_resume_with_the_late_differences_of_the_open_round(served: 
         servers = closing.enter_context(serving(served, 2, 3, tmp_path, quorum=2))
         groups = []
         for number, (round_, state) in enumerate(states):
-            part = {**state, "round": round_, "lineage": lineage}
+            part = {**state, "round": round_, "lineage": lineage, "bases": [round_]}
             groups.append(servers.group(number, state["theta"][0].clone(), restored=part, restored_step=7))
             closing.callback(groups[-1].close)
         outcomes: list[Outcome] = []

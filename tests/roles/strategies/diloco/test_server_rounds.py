@@ -1,10 +1,12 @@
-"""Tests of the decisions of DiLoCo's servers: the end of a round, and the differences that it averages."""
+"""Tests of when DiLoCo's servers end a round, and of which differences they average."""
 
 from __future__ import annotations
 
 import random
 
-from torchyard_roles.strategies.diloco.server_rounds import Push, Rounds
+import pytest
+
+from torchyard_roles.strategies.diloco.server_rounds import FragmentRounds, Push, Rounds
 
 
 def begun(groups: int, quorum: int = 0, grace_s: float = 0.0) -> Rounds:
@@ -14,8 +16,20 @@ def begun(groups: int, quorum: int = 0, grace_s: float = 0.0) -> Rounds:
     return rounds
 
 
-def push(rounds: Rounds, group: int, base: int, *, has_finished: bool = False) -> bool:
-    return rounds.push(Push(group, base, 1.0), has_finished=has_finished)
+def divided(fragments: int, groups: int, quorum: int = 0, grace_s: float = 0.0) -> FragmentRounds:
+    is_fragment = fragments > 1
+    rounds = FragmentRounds([Rounds(groups, quorum, grace_s, is_fragment=is_fragment) for _ in range(fragments)])
+    for group in range(groups):
+        rounds.join(group)
+    return rounds
+
+
+def push(rounds: Rounds, group: int, base: int, *, has_finished: bool = False) -> None:
+    rounds.push(Push(group, base, 1.0), has_finished=has_finished)
+
+
+def push_fragment(rounds: FragmentRounds, group: int, fragment: int, base: int) -> bool:
+    return rounds.push({fragment: Push(group, base, 1.0)}, has_finished=False)
 
 
 def test_without_a_quorum_a_round_waits_for_all_groups() -> None:
@@ -72,7 +86,7 @@ def test_a_late_group_waits_only_if_the_quorum_needs_it() -> None:
     assert [each.key for each in rounds.close()] == [(0, 1), (1, 1), (3, 0), (3, 1)]
     rounds.lose(1)
     push(rounds, 0, 2)
-    push(rounds, 3, 1)  # Repeat a push, which changes nothing.
+    push(rounds, 3, 1)  # A repeated push changes nothing.
     assert not rounds.is_due(0.0)
 
 
@@ -113,44 +127,125 @@ def test_training_waits_for_the_chiefs_group() -> None:
 
 
 def test_a_stop_withdraws_the_open_round_and_postpones_each_other_group_once() -> None:
-    rounds = begun(3)
-    push(rounds, 0, 0)
+    rounds = divided(2, 3)
+    push_fragment(rounds, 0, 0, 0)
     rounds.stop(2)
-    assert rounds.pending == []
-    assert not push(rounds, 1, 0)
-    assert push(rounds, 1, 0)
-    assert push(rounds, 0, 0)
-    assert rounds.is_due(0.0)
+    assert rounds.fragments[0].pending == []
+    assert not push_fragment(rounds, 1, 0, 0)
+    assert push_fragment(rounds, 1, 0, 0)
+    assert push_fragment(rounds, 0, 0, 0)
+    assert rounds.due(0.0) == [0]
+    rounds.close(0)
+    assert push_fragment(rounds, 0, 1, 0)
+    assert push_fragment(rounds, 1, 1, 0), "no group is postponed once more for another fragment"
 
 
-def test_in_random_sequences_every_difference_counts_exactly_once_and_no_group_waits_for_ever() -> None:
+def test_a_late_difference_counts_in_the_next_round_of_its_fragment() -> None:
+    rounds = divided(2, 3, quorum=2)
+    for fragment in (0, 1):
+        for group in (0, 1):
+            push_fragment(rounds, group, fragment, 0)
+        assert rounds.due(0.0) == [fragment]
+        rounds.close(fragment)
+    push_fragment(rounds, 2, 0, 0)
+    assert not rounds.must_wait(2, {0: 0})
+    assert rounds.due(0.0) == []
+    for group in (0, 1):
+        push_fragment(rounds, group, 0, 1)
+    assert rounds.due(0.0) == [0]
+    assert [each.key for each in rounds.close(0)] == [(0, 1), (1, 1), (2, 0)]
+    assert rounds.rounds == [2, 1]
+
+
+def test_groups_that_wait_for_different_fragments_and_so_for_each_other_continue() -> None:
+    rounds = divided(2, 3)
+    rounds.fragments[
+        1
+    ].round = 1  # The third group was late: it is at the second fragment, and the others at the first.
+    push_fragment(rounds, 2, 1, 1)
+    assert rounds.due(0.0) == []
+    push_fragment(rounds, 0, 0, 0)
+    assert rounds.due(0.0) == []
+    push_fragment(rounds, 1, 0, 0)
+    assert rounds.due(0.0) == [0], "the third group pushes nothing before a round is closed"
+    rounds.close(0)
+    assert rounds.due(0.0) == [], "the others may push the second fragment"
+    push_fragment(rounds, 0, 1, 1)
+    push_fragment(rounds, 1, 1, 1)
+    assert rounds.due(0.0) == [1]
+    assert [each.group for each in rounds.close(1)] == [0, 1, 2]
+
+
+def test_a_group_that_returns_waits_for_the_end_of_the_next_round_of_any_fragment() -> None:
+    rounds = divided(2, 2)
+    rounds.lose(1)
+    rounds.join(1)
+    assert rounds.must_wait(1, {})
+    push_fragment(rounds, 0, 0, 0)
+    assert rounds.due(0.0) == [0]
+    rounds.close(0)
+    assert not rounds.must_wait(1, {})
+    push_fragment(rounds, 0, 1, 0)
+    assert rounds.due(0.0) == [], "it takes part in the round of the other fragment"
+
+
+def test_training_ends_when_all_fragments_of_all_groups_are_averaged() -> None:
+    rounds = divided(2, 2)
+    rounds.push({0: Push(1, 0, 1.0), 1: Push(1, 0, 1.0)}, has_finished=True)
+    assert rounds.due(0.0) == []
+    assert rounds.must_wait(1, {0: 0, 1: 0})
+    push_fragment(rounds, 0, 0, 0)
+    assert rounds.due(0.0) == [0]
+    rounds.close(0)
+    assert rounds.must_wait(1, {0: 0, 1: 0}), "it has finished, but the chief's group trains"
+    rounds.push({0: Push(0, 1, 1.0), 1: Push(0, 0, 1.0)}, has_finished=True)
+    assert rounds.due(0.0) == [0, 1]
+    for fragment in (0, 1):
+        assert not rounds.has_ended
+        rounds.close(fragment)
+    assert rounds.has_ended
+    assert not rounds.must_wait(1, {0: 0, 1: 0})
+
+
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_in_random_sequences_every_difference_counts_exactly_once_and_no_group_waits_for_ever(fragments: int) -> None:
     for seed in range(200):
         roll = random.Random(seed)
         count = roll.randint(1, 5)
-        rounds = begun(count, quorum=roll.randint(0, count))
-        bases: dict[int, int | None] = dict.fromkeys(range(count), 0)  # None means that the group is lost.
-        blocked: dict[int, int] = {}
-        pushed: list[tuple[int, int]] = []
-        used: list[tuple[int, int]] = []
+        rounds = divided(fragments, count, quorum=roll.randint(0, count))
+        bases: list[list[int] | None] = [[0] * fragments for _ in range(count)]  # None means that the group is lost.
+        due = [0] * count
+        blocked: dict[int, dict[int, int]] = {}
+        pushed: list[tuple[int, int, int]] = []
+        used: list[tuple[int, int, int]] = []
         for _ in range(150):
             group = roll.randrange(count)
-            base = bases[group]
-            if base is None:
+            own, fragment = bases[group], due[group]
+            if own is None:
                 rounds.join(group)
-                bases[group], blocked[group] = -1, -1
+                bases[group], blocked[group] = list(rounds.rounds), {}
             elif group not in blocked and roll.random() < 0.1:
                 rounds.lose(group)
                 bases[group] = None
             elif group not in blocked:
-                assert push(rounds, group, base)
-                pushed.append((group, base))
-                blocked[group] = base
-            while rounds.is_due(0.0):
-                used += [each.key for each in rounds.close()]
+                assert push_fragment(rounds, group, fragment, own[fragment])
+                pushed.append((fragment, group, own[fragment]))
+                blocked[group] = {fragment: own[fragment]}
+            while found := rounds.due(0.0):
+                for each in found:
+                    used += [(each, *push.key) for push in rounds.close(each)]
             for each, waits_with in list(blocked.items()):
                 if not rounds.must_wait(each, waits_with):
                     del blocked[each]
-                    bases[each] = rounds.round
+                    own = bases[each]
+                    assert own is not None
+                    if waits_with:
+                        own[due[each]] = rounds.rounds[due[each]]
+                        due[each] = (due[each] + 1) % fragments
+                    else:
+                        bases[each] = list(rounds.rounds)
+                        due[each] = sum(rounds.rounds) % fragments
             assert any(each not in blocked for each in range(count)), (seed, rounds.__dict__)
-        assert sorted([*used, *(each.key for each in rounds.pending)]) == sorted(pushed)
+        left = [(at, *push.key) for at, each in enumerate(rounds.fragments) for push in each.pending]
+        assert sorted([*used, *left]) == sorted(pushed)
         assert len(set(pushed)) == len(pushed)

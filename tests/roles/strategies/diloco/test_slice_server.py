@@ -1,4 +1,6 @@
-"""Tests of the contributions to a slice: averages are sent message by message, also over a second connection."""
+"""Tests of serving one slice: the average of the contributions is sent message by message, also over a second
+connection.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ EPOCH = 1
 
 
 class SentMessages:
-    """Stands in for a connection."""
+    """Records messages in place of a connection."""
 
     def __init__(self) -> None:
         self.sent: list[torch.Tensor] = []
@@ -52,7 +54,7 @@ def test_a_second_connection_of_a_group_receives_all_averages() -> None:
     mailbox.put(EPOCH, 1, again, connection)  # type: ignore[arg-type]
     assert connection.sent == [average]
     mailbox.deliver(again, message)
-    assert mailbox.due(EPOCH, 2) is None  # The average of this message is known.
+    assert mailbox.due(EPOCH, 2) is None  # The average for this message is complete.
     mailbox.deliver(again, message)
     assert mailbox.due(EPOCH, 2) is not None
     mailbox.publish(EPOCH, average)

@@ -104,7 +104,7 @@ def outer_step(
 class Streamed:
     """A reference implementation of streaming in one process, with one fragment per linear module.
 
-    The second fragment also contains the buffer.
+    The buffer belongs to the second fragment.
     """
 
     def __init__(self, workers: Sequence[dict[str, Any]], every: int, overlap: int, mixing: float) -> None:
@@ -258,7 +258,7 @@ def test_the_ranks_of_a_group_stay_equal(
 def test_fragments_are_averaged_in_turn_while_training_continues(
     start: Start, store: Served, tmp_path: Path, fragments: int, overlap: int, mixing: float, steps: int
 ) -> None:
-    """The model has two modules to average, so there are two fragments even if more are wanted."""
+    """Only two modules of the model are averaged, so there are two fragments even if the topology requests more."""
     groups = groups_of(start, store, 1, 1, inner_steps=7, fragments=fragments, overlap_steps=overlap, mixing=mixing)
     first, second = outputs_of(*groups.start_all(PROGRAM, tmp_path, steps, 0, 4, 2))
     sentence = "the model has 2 modules to average, so there are 2 fragments and not 5."
@@ -293,7 +293,7 @@ def test_a_killed_group_stops_no_other_and_returns_with_the_parameters_of_the_ot
     workers = results(tmp_path, *processes)
     assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]
     assert workers[0]["frozen"] == workers[1]["frozen"] == workers[2]["frozen"]
-    if not options:  # If the exchange overlaps training, two groups never have entirely equal parameters.
+    if not options:  # If the exchange overlaps training, the parameters of two groups are never entirely equal.
         shared = {tuple(step) for step in workers[0]["before"]} & {tuple(step) for step in workers[2]["before"]}
         assert len(shared) >= 5, "it begins rounds with the others' parameters"
 
@@ -340,6 +340,7 @@ def test_groups_that_were_all_killed_resume_from_their_parts(start: Start, store
 
 @pytest.mark.parametrize("options", FORMS)
 def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Path, options: dict[str, object]) -> None:
+    """The second group is ahead and waits for an average to which the first one has not contributed when both stop."""
     whole_run = groups_of(start, store, 1, 1, inner_steps=4, **options)
     expected = results(tmp_path, *whole_run.start_all(PROGRAM, tmp_path, 26, 0))
     (tmp_path / "0").unlink()
@@ -347,14 +348,18 @@ def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Pa
     try:
         checkpoints = {"TORCHYARD_CHECKPOINTS": str(tmp_path / "checkpoints"), "TORCHYARD_RUN_DIR": str(tmp_path)}
         groups = groups_of(start, again, 1, 1, inner_steps=4, **options)
-        processes = groups.start_all(PROGRAM, tmp_path, 26, 0.05, **checkpoints)
-        wait_for(lambda: done(tmp_path, 0) >= 11, "the groups train", *processes)
+        processes = [
+            groups.start(0, PROGRAM, tmp_path, 26, 0, **checkpoints, HOLD="9"),
+            groups.start(1, PROGRAM, tmp_path, 26, 0, **checkpoints),
+        ]
+        ahead = 11 if options else 12
+        wait_for(lambda: (done(tmp_path, 0), done(tmp_path, 1)) == (9, ahead), "the groups train", *processes)
         for process in processes:
             os.kill(process.pid, signal.SIGTERM)
         assert all("a checkpoint is saved" in output for output in outputs_of(*processes))
     finally:
         again.end()
-    assert done(tmp_path, 0) < 26
+    assert (done(tmp_path, 0), done(tmp_path, 1)) == (9, ahead)
     last = serve_in_a_process()
     try:
         groups = groups_of(start, last, 1, 1, inner_steps=4, **options)
@@ -363,9 +368,39 @@ def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Pa
         last.end()
     for worker, whole in zip(workers, expected, strict=True):
         assert 0 < len(worker["fed"]) < 26, "it was resumed"
-        # The first entry is from before the checkpoint was loaded, so it is not compared.
+        # The first entry was recorded before the checkpoint was loaded, so it is left out.
         assert worker["before"][1:] == whole["before"][-len(worker["before"]) :][1:]
         assert worker["after"] == whole["after"]
+
+
+def test_groups_of_several_workers_resume_in_mid_round_with_the_samples_of_all_ranks(
+    start: Start, store: Served, tmp_path: Path
+) -> None:
+    batches = (4, 2, 3)
+    whole_run = groups_of(start, store, 2, 1, inner_steps=4)
+    expected = results(tmp_path, *whole_run.start_all(PROGRAM, tmp_path, 17, 0, *batches))
+    for rank in range(3):
+        (tmp_path / str(rank)).unlink()
+    checkpoints = {"TORCHYARD_CHECKPOINTS": str(tmp_path / "checkpoints"), "TORCHYARD_RUN_DIR": str(tmp_path)}
+    for steps in (10, 17):
+        again = serve_in_a_process()
+        try:
+            groups = groups_of(start, again, 2, 1, inner_steps=4)
+            processes = groups.start_all(PROGRAM, tmp_path, 17, 0, *batches, **checkpoints, HOLD="10")
+            if steps == 10:
+                wait_for(lambda: [done(tmp_path, rank) for rank in range(3)] == [10] * 3, "they train", *processes)
+                for process in processes:
+                    os.kill(process.pid, signal.SIGTERM)
+                outputs_of(*processes)
+            else:
+                workers = results(tmp_path, *processes)
+        finally:
+            again.end()
+    for worker, whole in zip(workers, expected, strict=True):
+        assert len(worker["fed"]) == 7
+        # Buffers differ inside a group, which resumes with those of its first rank.
+        assert [step[:-3] for step in worker["before"][1:]] == [step[:-3] for step in whole["before"][-6:]]
+        assert worker["after"][:-3] == whole["after"][:-3]
 
 
 @pytest.mark.parametrize(
@@ -401,9 +436,9 @@ def test_a_stopped_run_resumes_with_other_groups_and_rounds(
     # A group whose first rank did not take part in the stopped run starts from the beginning.
     expected = [30 if group is None else 30 - stopped_at[group] for group in stopped_groups]
     assert [len(worker["fed"]) for worker in workers] == expected
-    parameters = [worker["after"][:-3] for worker in workers]  # Buffers differ inside a group.
+    parameters = [worker["after"][:-3] for worker in workers]  # Buffers differ between the ranks of a group.
     assert parameters == [parameters[0]] * len(workers)
-    # The first entry is from before the checkpoint was loaded, so the second one is compared.
+    # The first entry was recorded before the checkpoint was loaded, so the second one is compared.
     assert len({tuple(worker["before"][1][:-3]) for worker in workers}) <= len(sizes)
 
 

@@ -34,7 +34,7 @@ class Ready:
 
 
 class LateFlags(FiniteGradients):
-    """Reads the flag of a step only during the next step or in check(), as on a GPU."""
+    """Reads the flag of a step only in the next step or in check(), as it is read on a GPU."""
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.check()
@@ -59,9 +59,10 @@ class Member(NamedTuple):
 
 @contextmanager
 def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
-    """Creates the first rank of each group, for groups of the given sizes.
+    """Returns the first rank of each group; the groups have the given sizes.
 
-    The first rank of a larger group forms a torch world by itself; the other ranks would behave in the same way.
+    For a larger group, the first rank forms a process group without the other ranks, which would do the same as the
+    first.
     """
     places = [TrainerAddress(*peer, 1, group) for group, peer in enumerate(peers_of(len(sizes)))]
     found = []
@@ -97,7 +98,7 @@ def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
 
 
 def saved(folder: Path) -> list[int]:
-    """Returns the steps of the chief's checkpoints, and asserts that every group has saved a part of each one."""
+    """Returns the steps of the chief's checkpoints. Asserts that every group has saved its part of each checkpoint."""
     there = files.steps(folder)
     assert [files.part_steps(folder, path.name) for path in (folder / "parts").iterdir()] == [there] * 3
     return there
@@ -116,7 +117,7 @@ def test_no_group_saves_after_a_step_whose_gradients_a_gpu_has_not_shown_to_be_f
         for each in groups:
             each.step(42, float("nan"))
             assert each.model.weight.isnan().all()
-            # At a stop, too, no checkpoint is saved, and no error is raised yet.
+            # When the run is stopped, no checkpoint is saved either, and no error is raised yet.
             assert not each.saving.save(42, last=True)
             for last in (
                 lambda each=each: each.saving.save(42, anew=True),

@@ -47,7 +47,7 @@ def store() -> Iterator[Served]:
 
 
 class Groups:
-    """Worker groups of the given sizes, with one replica per rank."""
+    """Worker groups of the given sizes; each replica has one rank."""
 
     def __init__(self, start: Start, store: Served, *sizes: int, **options: object) -> None:
         self._start = start
@@ -97,7 +97,9 @@ def done(folder: Path, rank: int) -> int:
 
 
 def received(folder: Path, to: int, *others: int) -> float:
-    """Returns a lower bound for the number of received updates that came neither from `to` nor from `others`."""
+    """Returns a lower bound for the number of updates that rank `to` has received, without its own and those of
+    `others`.
+    """
     try:
         updates, most = (folder / f"values.{to}").read_text().split()
     except (OSError, ValueError):
@@ -114,7 +116,7 @@ def last_line(output: str) -> dict[str, float]:
 def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     start: Start, store: Served, tmp_path: Path, keeper: Keeper
 ) -> None:
-    """Only updates with NaN do not count: all ranks of the group skip them and report them as skipped."""
+    """Only updates with NaN do not count. All ranks of the group skip them and report that they did."""
     groups = Groups(start, store, 2, 1, on_nan="skip")
     keeper.listen()
     updates = {0: 60, 1: 60, 2: 35}

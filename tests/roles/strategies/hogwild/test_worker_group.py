@@ -1,4 +1,6 @@
-"""Tests of Hogwild's invariant: after draining, each replica has the initial value plus all deltas, despite faults."""
+"""Tests of Hogwild's invariant: once all deltas are exchanged, each replica has the initial value plus all deltas,
+despite faults.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
 
 SIZES = [(300, 7), (1,), (41,), (2, 3, 50), (5000,)]
 ROUNDING = 1e-10
-"""Largest difference between float64 sums of a few hundred numbers of size 1 that are added in different orders."""
+"""The largest difference between float64 sums of a few hundred numbers of size 1 that are added in different orders."""
 
 
 @pytest.fixture
 def slow_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delays each value by up to 20 ms in both directions."""
+    """Delays each message by up to 20 ms in both directions."""
     rolls = random.Random(3)
     pause = threading.Event()
     send = delta_server.send_chunks
@@ -77,7 +79,7 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
 
 
 class Interrupted(ShardCopy):
-    """A copy whose answer arrives right after `has_arrived` has been read, unless a lock prevents this."""
+    """A copy whose answer arrives right after `has_arrived` has been read, unless a lock prevents it."""
 
     def __init__(self, *arguments: Any) -> None:
         self.may_arrive, self._has_come = threading.Event(), threading.Event()
@@ -186,7 +188,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
 
         def die_and_come_back() -> None:
             wait_until(lambda: host.group.holdings.masters[1].version >= 20)
-            # The host's master copy includes the deltas that it has just received. The host has no deltas of its own.
+            # The host's master copy includes the deltas that the host has just received. The host has no deltas itself.
             host.group._server.close()
             for link in host.group._exchanges:
                 link.close()
@@ -218,7 +220,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
 
 @pytest.mark.parametrize("moved", [0, 1], ids=["the chief's", "another"])
 def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address(moved: int) -> None:
-    """The other groups were not restarted and have only the old address."""
+    """The other groups have not been restarted, so they know only the old address."""
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         groups[moved].group.close()
@@ -244,7 +246,7 @@ def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
     holdings = delta_server.Holdings(0, peers, [[], [], []])
     moved = tensor_connection.Peer("worker-9", "127.0.0.1", free_port())
     holdings.meet(2, moved, 1)
-    holdings.meet(2, peers[2], 0)  # A message with the group's old address is read late.
+    holdings.meet(2, peers[2], 0)  # A message with the old address of the group is read late.
     assert holdings.peers == [*peers[:2], moved]
 
     holdings.lose(2, PeerLost("worker-2", "127.0.0.1", "connection timed out"))
@@ -255,11 +257,13 @@ def test_a_failed_call_to_the_old_address_does_not_mark_a_moved_group_as_gone(
 
 
 def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_completely() -> None:
-    """If the answer had a lineage but no versions, a starting group could not use it to choose a view."""
+    """An answer with a lineage but no versions would be useless to a starting group, which chooses a view by the
+    versions.
+    """
     holdings = delta_server.Holdings(0, peers_of(3), [[], [], []])
 
     class Begins(list[Any]):
-        """A list of copies that publishes the lineage while it is iterated over."""
+        """A list of copies during whose iteration the lineage is published."""
 
         def __iter__(self) -> Any:
             holdings.lineage = "begun"
@@ -270,7 +274,9 @@ def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_compl
 
 
 def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chief has received the delta with the host's value. The sender has received no answer and sends it again."""
+    """The chief has received the delta as part of the host's value. The sender has received no answer, and sends the
+    delta again.
+    """
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
@@ -304,7 +310,9 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
 def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The restarted host read the views of this group before the answer arrived, so its master copy lacks the delta."""
+    """The restarted host has read this group's view before the answer arrived, so its master copy does not include the
+    delta.
+    """
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
@@ -368,7 +376,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         at_once(*(lambda each=each: each.train(100, 0.003) for each in (chief, third)))
         chief.group.host_wait_s = 0.5
         wait_until(lambda: chief.group.holdings.hosts[1] == 0)
-        chief.group.host_wait_s = 20.0  # The timeout is long enough for a slow third group.
+        chief.group.host_wait_s = 20.0  # The timeout must be long enough for the third group, which is slow.
         at_once(third.group.drain)
         chief.group.host_wait_s = 0.5
         at_once(chief.group.drain)
@@ -393,7 +401,7 @@ def test_bytes_are_those_of_the_table() -> None:
     count, updates, sync_every = 4, 40, 4
     with groups_of(count, [(1000, 300), (77,), (50_000,)], dtype=torch.float32, sync_every=sync_every) as groups:
         size = sum(parameter.numel() * 4 for parameter in groups[0].parameters)
-        for each in groups:  # Complete all connections and handshakes before the traffic is measured.
+        for each in groups:  # All connections must be complete before the traffic is measured.
             each.group.exchange_all()
         before = [each.group.traffic() for each in groups]
         for _ in range(updates):
@@ -496,7 +504,7 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
         def connect_late(*arguments: Any) -> tensor_connection.Connection:
             connection = connect(*arguments)
             threading.Thread(target=link.close, daemon=True).start()
-            # close() now waits for the link's thread, so it can no longer close this new connection itself.
+            # close() is now waiting for the link's thread, so it cannot close this new connection itself.
             assert joins.wait(30)
             return connection
 
@@ -523,7 +531,7 @@ def test_a_probe_of_a_group_that_ends_does_not_unmark_its_end() -> None:
         chief, other = (each.group for each in groups)
         at_once(chief.exchange_all, other.exchange_all)
         other.drain()
-        chief.calls.ask(1, {"op": "about"})  # The group still answers while it is ending.
+        chief.calls.ask(1, {"op": "about"})  # A group that is ending still answers.
         other.calls.ask(0, {"op": "about"})
         assert 1 in chief.holdings.ended
         at_once(chief.drain)

@@ -1,4 +1,4 @@
-"""Hogwild worker groups in one process, with real sockets and one training thread per group."""
+"""Hogwild's worker groups, in one process with real sockets and one training thread per group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 30
 
 
 class Trained:
-    """A group and its model. Training adds random numbers, whose sum is stored in `moved`."""
+    """A group and its model. Training adds random numbers to the model; `moved` is their sum."""
 
     def __init__(
         self, group: int, peers: list[tensor_connection.Peer], sizes: list[tuple[int, ...]], **options: object
@@ -27,7 +27,7 @@ class Trained:
         dtype = options.pop("dtype", torch.float64)
         generator = torch.Generator().manual_seed(7)
         self.parameters = [torch.nn.Parameter(torch.randn(size, generator=generator, dtype=dtype)) for size in sizes]
-        if group:  # Other groups start with different values, which are replaced by the chief's.
+        if group:  # The other groups' values are replaced by the chief's.
             for parameter in self.parameters:
                 parameter.data.add_(1)
         model = torch.nn.ParameterList(self.parameters)
@@ -49,7 +49,7 @@ class Trained:
                 moved.add_(step)
 
     def train(self, updates: int, pause_s: float = 0.0) -> None:
-        """Trains with a pause of up to `pause_s` after each update, so exchanges overlap with several updates."""
+        """Makes updates with pauses of up to `pause_s`, so that an exchange overlaps with several updates."""
         rolls = random.Random(self.group.group)
         pause = threading.Event()
         for _ in range(updates):
@@ -79,13 +79,13 @@ def largest_difference(left: list[torch.Tensor], right: list[torch.Tensor]) -> f
 
 
 def at_once(*calls: Callable[[], object]) -> None:
-    """Runs each call in a thread, waits until all have ended, and raises the first error."""
+    """Runs each call in its own thread, waits until all have ended, and raises the first error."""
     problems: list[BaseException] = []
 
     def run(call: Callable[[], object]) -> None:
         try:
             call()
-        except BaseException as error:  # The calling thread raises the exception again.
+        except BaseException as error:  # The thread that waits for all calls raises the exception again.
             problems.append(error)
 
     threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]

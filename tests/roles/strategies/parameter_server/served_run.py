@@ -21,7 +21,7 @@ from torchyard_roles.strategies.parameter_server.server_process import Parameter
 
 DEADLINE_S = 60
 SEEDING = threading.RLock()
-"""Models are created in sequence, since torch's generator is shared by the process."""
+"""Held while a model is created, because all threads share torch's random number generator."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Run:
         return thread
 
     def replace_server(self, number: int) -> None:
-        """Kills a server without letting it save, and restarts it as its next generation."""
+        """Kills a server before it can save, and starts its next generation."""
         self.servers_now[number].stop()
         self._threads[number].join(timeout=DEADLINE_S)
         self.servers_now[number] = server_process.create_server(
@@ -74,7 +74,7 @@ class Run:
         self._threads[number] = self._served(number, tensor_connection.listen_at(self.peers.ps[number]))
 
     def ended(self) -> bool:
-        """Returns whether all servers end by themselves in time."""
+        """Returns whether all servers end by themselves within the timeout."""
         for thread in self._threads:
             thread.join(timeout=DEADLINE_S)
         return not any(thread.is_alive() for thread in self._threads)
@@ -136,7 +136,7 @@ def train(
         strategy = run.worker(rank)
         with SEEDING:
             model = model_of()
-        if rank:  # All workers start from the chief's parameters.
+        if rank:  # All workers receive the chief's parameters.
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(1)
@@ -179,6 +179,6 @@ def difference(states: dict[str, torch.Tensor], others: dict[str, torch.Tensor])
 
 
 def bytes_of(strategy: ParameterServerStrategy) -> tuple[int, int]:
-    """Returns the numbers of bytes sent and received by a worker over all its links."""
+    """Returns how many bytes a worker has sent and received over all its links."""
     connections = [link._connection for link in strategy.pairs[0]._links]
     return sum(each.sent_bytes for each in connections), sum(each.received_bytes for each in connections)

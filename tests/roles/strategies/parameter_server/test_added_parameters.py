@@ -1,4 +1,4 @@
-"""Tests that parameters that are added or unfrozen after distribute() are trained on the servers."""
+"""Tests that parameters that are added or unfrozen after distribute() are trained by the servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def frozen() -> nn.Sequential:
 
 
 def whole(kind: str, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns the optimizer of the reference, which has all parameters from the beginning."""
+    """Returns the optimizer of the reference, which has all parameters from the start."""
     options = {"momentum": 0.9} if kind == "SGD" else {}
     return getattr(torch.optim, kind)(model.parameters(), lr=0.02, **options)
 
@@ -66,7 +66,7 @@ def descend_growing(
     clip: Callable[[list[nn.Parameter], float], torch.Tensor] | None = None,
     first: int = 0,
 ) -> None:
-    """Trains while layers 2 and 0 are added after steps 4 and 8, beginning with step `first`."""
+    """Trains from step `first` on, and adds layers 2 and 0 after steps 4 and 8."""
     joins = {4: 2, 8: 0}
     for step in range(first):
         if step in joins:
@@ -119,7 +119,9 @@ def test_what_joins_later_trains_as_in_one_process(
 
 
 def test_a_run_that_is_resumed_goes_on_with_what_had_joined_before(tmp_path: Path) -> None:
-    """Both layers are added in the first step after resuming; originally they were added one after the other."""
+    """In the resumed run, both layers are added in the first step. In the original run, they were added one after the
+    other.
+    """
     data = batches(14, 8)
 
     def act(run: Run, rank: int, model: nn.Module, first: int) -> nn.Module:
@@ -156,8 +158,8 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         model, optimizer = served.distribute(model, head("SGD", model), CPU)
         if rank:
             descend(model, optimizer, batches(2, 4))
-            # When this wait ends, group 0 has added both layers and a server has been restarted. This group has added
-            # neither.
+            # At the end of this wait, group 0 has added both layers and a server has been restarted. This group has
+            # added no layer yet.
             assert done.wait(30)
         descend_growing(model, optimizer, batches(10, 4), add)
         served.pairs[0]._finish()
@@ -165,7 +167,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
             for server in run.servers_now:
                 server.save_for_itself()
             run.replace_server(0)
-            descend(model, optimizer, batches(1, 4))  # The push to the replaced server is lost.
+            descend(model, optimizer, batches(1, 4))  # The push to the restarted server is lost.
             done.set()
         descend(model, optimizer, batches(3, 4))
         served.finish()
@@ -179,7 +181,7 @@ def test_groups_of_downpour_add_when_they_come_to_it_and_a_server_that_dies_come
         held = {n: state for server in run.servers_now for n, state in server.pairs[0].shard._chunks.items()}
     assert [count.dropped for count in counts] == [0, 0]
     assert sum(state.chunk.elements for state in held.values()) == sum(each.numel() for each in chief.parameters())
-    # The chief ends with the servers' values of all parameters, including added ones.
+    # The chief ends with the servers' values of all parameters, including the added ones.
     entry = Entry("0.weight", (24, 12), "float64", 2)
     values = torch.cat([held[chunk.number].parameters for chunk in added_chunks(entry, 2, 256, whole=False)])
     assert torch.equal(values, chief[0].weight.detach().view(-1))
@@ -243,7 +245,7 @@ def test_a_parameter_that_is_taken_from_the_optimizer_is_refused_by_name() -> No
         served, model = run.worker(0), network()
         model, optimizer = served.distribute(model, whole("SGD", model), CPU)
         descend(model, optimizer, batches(1, 4))
-        model[0].requires_grad_(False)  # Freezing a parameter is allowed.
+        model[0].requires_grad_(False)  # A parameter may be frozen.
         descend(model, optimizer, batches(1, 4))
         del optimizer.param_groups[0]["params"][0]
         with pytest.raises(UsageProblem, match=r"0\.weight is no longer in group 0 .* requires_grad_\(False\) instead"):

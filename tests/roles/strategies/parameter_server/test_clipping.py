@@ -1,4 +1,6 @@
-"""Tests of cluster.clip_gradients() with parameter servers, using the norm of the mean gradient over all shards."""
+"""Tests of cluster.clip_gradients() with parameter servers, which clip by the norm of the mean gradient over all
+shards.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def test_clipped_steps_equal_those_of_one_process_on_the_whole_batch(strategy: s
         assert run.ended()
         assert {server.pairs[0].shard.version for server in run.servers_now} == {30}
     expected, norms = alone(data)
-    assert min(norms) < MAX_NORM < max(norms)  # Some of the gradients are clipped.
+    assert min(norms) < MAX_NORM < max(norms)  # Some gradients are clipped, and others are not.
     for model, mine in outcomes:
         assert difference(model.state_dict(), expected.state_dict()) < 1e-12
         assert mine == pytest.approx(norms, rel=1e-6)  # The norm is returned in single precision.
@@ -67,7 +69,7 @@ def test_clipped_steps_equal_those_of_one_process_on_the_whole_batch(strategy: s
 
 
 def test_groups_clip_each_for_itself_while_their_exchange_is_overlapped() -> None:
-    """Group 1 does not push. Group 0 installs the result of its first step in its second step."""
+    """Group 1 pushes nothing. Group 0 installs the result of its first step in its second step."""
     run = Run(4, 2, 2, "downpour")
     data = batches(2, 8)
 

@@ -53,13 +53,13 @@ def test_the_sum_of_the_servers_versions_equals_the_pushes_accepted(workers: int
     members = workers // groups
     assert versions == sum(accepted for accepted, _, _ in counts) / members
     assert dropped == sum(stale for _, stale, _ in counts) / members
-    assert versions + dropped == 15 * groups * 2  # No push is lost: each group pushes to both servers.
+    assert versions + dropped == 15 * groups * 2  # Each group pushes to both servers, and no push is lost.
     assert sum(late for _, _, late in counts) == 0
 
 
 @pytest.mark.parametrize("model_of", [network, Odd], ids=["plain", "of every kind of parameter"])
 def test_overlapped_exchanges_bring_the_last_step_s_parameters_at_the_next(model_of: Callable[[], nn.Module]) -> None:
-    """Only group 0 pushes, so each of its gradients is applied exactly one step late."""
+    """Only group 0 pushes, so each gradient is applied exactly one step late."""
     run = Run(2, 2, 2, "downpour")
     data = batches(10, 8)
 
@@ -77,7 +77,7 @@ def test_overlapped_exchanges_bring_the_last_step_s_parameters_at_the_next(model
 
     with run.serving():
         trained, _ = run.on_workers(act)
-    expected, late = made(), made()  # With `late`, gradients are computed from the parameters of the previous step.
+    expected, late = made(), made()  # With `late`, a gradient is computed from the parameters of the previous step.
     optimizer = torch.optim.AdamW(expected.parameters(), lr=0.01)
     for inputs, targets in data:
         late.zero_grad()
@@ -107,11 +107,11 @@ def test_between_pulls_a_worker_steps_by_itself_and_what_it_pushes_is_the_sum() 
     with run.serving():
         ((trained, (sent, received)),) = run.on_workers(act)
     expected = network()
-    # With plain SGD, a step with the sum of the local steps' gradients equals the local steps.
+    # With plain SGD, one step with the sum of the gradients equals the local steps.
     descend(expected, torch.optim.SGD(expected.parameters(), lr=0.1), data)
     assert difference(trained.state_dict(), expected.state_dict()) < 1e-12
     size = sum(p.numel() * 8 for p in expected.parameters())
-    # There are two pushes in six steps. The chunks are small, so the headers make up much of the traffic.
+    # In six steps, there are two pushes. Headers are a large part of the traffic, because the chunks are small.
     assert size * 2 <= sent < size * 2 * 2
     assert size * 2 <= received < size * 2 * 3
 
@@ -156,7 +156,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
 
     def act(rank: int) -> float:
         strategy, model, optimizer = distribute(run, rank)
-        # Start together, because a worker that joins after a round has begun would take part only from the next round
+        # The workers start together. One that joined after a round has begun would take part only from the next round
         # on.
         ready.wait()
         for number, batch in enumerate(data):
@@ -173,7 +173,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
         dropped = run.on_workers(act)
         assert run.ended()
         counts = [server.pairs[0].shard.ledger.counts for server in run.servers_now]
-    # The pushes of worker 2 were one round late in each step, so all of them were dropped.
+    # In each step, the push of worker 2 came one round late and was dropped.
     assert dropped == [0, 0, 12]
     assert [(count.late, count.accepted) for count in counts] == [(12, 12)] * 2
 
@@ -205,7 +205,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
 
     def take(rows: ReplicatedState, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
         taken(rows, session, values, groups)
-        brought[session.group] += 1  # Group 0 sends its buffers at the start and in each of two steps.
+        brought[session.group] += 1  # Group 0 sends its buffers when it starts and in both steps.
 
     def push(session: Session, header: dict[str, Any]) -> None:
         pushing(session, header)
@@ -229,7 +229,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
         for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():
             model(inputs * (1 + rank)).square().sum().backward()
             seen.append(mean.clone())
-            if rank == 1:  # Rank 1 pushes last, so the server steps in the thread of rank 1's session.
+            if rank == 1:  # Rank 1 is the last to push, so the server steps in the thread of rank 1's session.
                 wait_until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
             strategy.pairs[0]._exchange.wait()
@@ -255,7 +255,7 @@ def test_a_group_that_has_been_away_for_long_is_not_waited_for_anew_at_the_end(m
         ending = threading.Thread(target=chief.finish, daemon=True)
         ending.start()
         ending.join(0.5)
-        assert ending.is_alive()  # The other group may still be restarted.
+        assert ending.is_alive()  # The other group may still be restarted, so the servers do not end.
         server.pairs[0]._away_since[1] -= server_group.AWAY_S
         ending.join(30)
         assert not ending.is_alive()
@@ -291,8 +291,8 @@ def test_or_they_are_skipped_and_counted() -> None:
 
     with run.serving():
         for rank, (change, skipped) in enumerate(run.on_workers(act)):
-            assert change == pytest.approx(-0.02, rel=1e-4)  # The step uses only the finite gradient.
-            assert skipped == 1 + rank  # Each worker counts the steps that it has skipped.
+            assert change == pytest.approx(-0.02, rel=1e-4)  # Only the finite gradient is used.
+            assert skipped == 1 + rank  # Each worker counts the steps that it has skipped itself.
 
 
 def test_a_worker_s_own_skipped_steps_are_counted_where_it_pushes_only_now_and_then() -> None:
@@ -375,7 +375,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         if dies.wait() == 0:
             run.replace_server(0)
         dies.wait()
-        descend(model, optimizer, batches(1, 4, torch.float32))  # The push to the replaced server is lost.
+        descend(model, optimizer, batches(1, 4, torch.float32))  # The push to the restarted server is lost.
         strategy.pairs[0]._finish()
         if not rank:
             assert left.wait(30)
@@ -385,7 +385,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         left.set()
 
     for number, act in enumerate((first, second)):
-        # With this interval, there are no periodic saves: servers save only when a worker leaves, and after a restore.
+        # With this interval, servers save only when a worker leaves and after a restore.
         options = {"checkpoint_every_s": 600.0}
         run = Run(2, 1, 2, "downpour", folder=str(tmp_path), run_id=f"run-{number}", options=options)
         with run.serving():
@@ -425,7 +425,7 @@ def test_an_error_of_torch_in_a_link_s_thread_is_the_training_thread_s(strategy_
         strategy.abandon()
 
 
-# serve() raises an error in its thread.
+# serve() raises its error in its own thread.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_that_cannot_step_ends_and_its_workers_hear_of_it() -> None:
     run = Run(1, 1)
@@ -480,7 +480,7 @@ def test_exchanges_behind_computing_have_few_chunks_on_both_sides(groups: int, e
 
     def act(rank: int) -> int:
         strategy = run.worker(rank)
-        model = nn.Linear(512, 512, bias=False)  # The weight has 1 MiB.
+        model = nn.Linear(512, 512, bias=False)  # The weight takes 1 MiB.
         strategy.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), CPU)
         chunks = len(strategy.pairs[0]._links[0].chunks)
         strategy.leave()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.train
 
 CPU = torch.device("cpu")
 OVERFLOWS = 3
-"""The step whose gradients overflow."""
+"""The step in which gradients overflow."""
 
 
 def network_in_float32() -> nn.Module:
@@ -32,7 +32,9 @@ def descend(
     part: slice,
     accumulate: int = 1,
 ) -> float:
-    """Trains as in torch's documentation, in steps of `accumulate` equal parts of a batch; returns the final scale."""
+    """Trains as in torch's documentation; each step accumulates `accumulate` equal parts of a batch. Returns the final
+    scale.
+    """
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=4)
     for step, (inputs, targets) in enumerate(data):
         factor = float("inf") if step == OVERFLOWS else 1 / accumulate
@@ -81,7 +83,8 @@ def test_it_does_what_it_does_in_one_process(workers: int, options: dict[str, An
     assert expected == 2.0**6  # The scale has grown once and was halved once.
     for model, scale, skipped in outcomes:
         assert (scale, skipped) == (expected, 1)
-        # With `push_every`, the gradients of two steps are pushed as one sum, so the results differ by rounding.
+        # With `push_every`, the gradients of two steps are pushed as their sum, so the results differ by rounding
+        # errors.
         assert difference(model.state_dict(), alone.state_dict()) <= (1e-6 if options else 0)
 
 
@@ -121,7 +124,7 @@ def test_a_gradient_scaler_s_skipped_step_is_no_ones_step() -> None:
         weight, means = model[0].weight, []
         for scaled in (4.0, float("inf")):
             before = weight.detach().clone()
-            scaler.scale(torch.ones(()))  # A forward pass would call scale() in the same way.
+            scaler.scale(torch.ones(()))  # A script calls scale() in its forward pass in the same way.
             weight.grad = torch.full((24, 12), scaled)
             scaler.step(optimizer)
             scaler.update()
@@ -148,4 +151,4 @@ def test_servers_sum_gradients_of_sixteen_bits_in_thirty_two() -> None:
         return model.weight.flatten().tolist()
 
     with run.serving():
-        assert run.on_workers(act) == [[-86.0] * 4] * 3  # In bfloat16, 256 + 1 would be rounded to 256.
+        assert run.on_workers(act) == [[-86.0] * 4] * 3  # In bfloat16, 256 + 1 is rounded to 256.

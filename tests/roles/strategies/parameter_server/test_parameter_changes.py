@@ -1,4 +1,4 @@
-"""Tests of parameters that the script changes outside optimizer.step(), which the servers accept or refuse."""
+"""Tests of parameters that a script changes outside optimizer.step(). The servers accept or refuse such changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_changes_that_all_workers_make_alike_are_as_in_one_process(
     def act(rank: int) -> nn.Module:
         served, model = run.worker(rank), network()
         model, optimizer = served.distribute(model, momentum(model), CPU)
-        change(model)  # Changes made before the first step are sent, too.
+        change(model)  # Changes before the first step are sent, too.
         descend_changing(model, optimizer, data, change, rank, 3, served.clip_gradients if clips else None)
         served.leave()
         return model
@@ -96,7 +96,7 @@ def test_the_last_worker_pulls_the_parameters_from_before_the_chiefs_change() ->
         def begin_and_say(*arguments: object, **options: object) -> None:
             begin(*arguments, **options)
             chunks = run.servers_now[0].pairs[0].shard._chunks.values()
-            # The changed parameters and the push have arrived.
+            # The server has received both the changed parameters and the push.
             wait_until(lambda: any(chunk.sums for chunk in chunks))
             pushed.set()
 
@@ -191,7 +191,7 @@ def test_where_servers_cannot_take_a_change_it_is_refused_by_name(run: Run, why:
         workers = [run.worker(rank) for rank in range(run.workers)]
         served, model = workers[0], network()
         model, optimizer = served.distribute(model, momentum(model), CPU)
-        descend(model, optimizer, batches(3, 4))  # Steps of the optimizer are not treated as changes by the script.
+        descend(model, optimizer, batches(3, 4))  # A step of the optimizer does not count as a change by the script.
         model[2].weight.data.clamp_(-0.01, 0.01)
         with pytest.raises(UsageProblem, match=rf"the parameter 2\.weight outside .*{why}.* Train with sandblaster"):
             descend(model, optimizer, batches(1, 4))
@@ -241,7 +241,9 @@ def gan() -> nn.ModuleDict:
 
 
 def adversarial(model: nn.ModuleDict, optimizer: torch.optim.Optimizer, data: list, part: int, parts: int) -> None:
-    """Trains as pytorch/examples' DCGAN does: images from before the discriminator's step are used after it."""
+    """Trains as the DCGAN of pytorch/examples does: images that were generated before the discriminator's step are used
+    after it.
+    """
     for inputs, _ in data:
         fake = torch.tanh(model["g"](inputs[part::parts]))
         optimizer.zero_grad()
@@ -273,7 +275,7 @@ def test_what_a_step_does_not_change_can_still_be_in_a_graph() -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [256, None], ids=["received in place", "by way of a copy"])
 def test_what_a_step_changes_cannot(chunk_bytes: int | None) -> None:
-    """Without this protection, the gradients would be wrong, but no error would occur."""
+    """Otherwise, the gradients would be wrong without an error."""
     run = Run(1, 1, chunk_bytes=chunk_bytes)
     with run.serving():
         served, model = run.worker(0), nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12)).double()
@@ -296,7 +298,7 @@ def test_parameters_are_installed_inside_step_alone() -> None:
         loss = model(inputs).square().sum()
         loss.backward(retain_graph=True)
         optimizer.step()
-        served.pairs[0]._exchange.wait()  # The new parameters have arrived.
+        served.pairs[0]._exchange.wait()  # The new parameters have arrived meanwhile.
         loss.backward()
         assert difference(model.state_dict(), network().state_dict()) == 0
         optimizer.step()

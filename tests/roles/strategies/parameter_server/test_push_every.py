@@ -1,4 +1,4 @@
-"""Tests of Downpour with push_every: each gradient is applied exactly once, even if training is interrupted."""
+"""Tests of `push_every` under downpour: each gradient is applied exactly once, even if training is interrupted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(start_forked: Start) -> Start:
 
 
 def held_by(run: Run) -> set[float]:
-    """Returns the set of all parameter values that the servers hold."""
+    """Returns all values that parameters on the servers have, as a set."""
     chunks = [state for server in run.servers_now for state in server.pairs[0].shard._chunks.values()]
     return set(torch.cat([state.parameters for state in chunks]).tolist())
 
@@ -41,7 +41,7 @@ def held_by(run: Run) -> set[float]:
 def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
     workers: int, groups: int, hears_late_by: int
 ) -> None:
-    """Each group's steps subtract 1 from every parameter, because sums of small integers are exact."""
+    """Each step of a group subtracts 1 from every parameter, because sums of small integers are exact."""
     run = Run(workers, 2, groups, "downpour", options={"push_every": 3, "pull_every": 2})
 
     def act(rank: int) -> tuple[nn.Module, float]:
@@ -66,7 +66,7 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
         (chief, _), *others = run.on_workers(act)
         assert run.ended()
         assert held_by(run) == {-float(STEPS * groups)}
-        # Each group pushes after steps 3, 4 (the save), 6 and 7 (the end), to each of two servers.
+        # To each of two servers, each group pushes after steps 3, 4 (because of the save), 6 and 7 (the end).
         assert [server.pairs[0].shard.version for server in run.servers_now] == [4 * groups] * 2
         assert [server.pairs[0].shard.ledger.counts.accepted for server in run.servers_now] == [4 * groups] * 2
     assert chief.weight.unique().tolist() == [-float(STEPS * groups)]

@@ -1,4 +1,6 @@
-"""Tests of refusals by parameter servers: wrong keys, other models, wrong sizes, and insufficient memory."""
+"""Tests of what parameter servers refuse: wrong keys, different models, wrong sizes, and models for which they lack
+memory.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def limit_memory(server: ParameterServer, available: int) -> None:
 
 
 def refusals(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
-    """Returns the refusal that each worker gets when it distributes its model; empty if the model is accepted."""
+    """Returns, for each worker, the message with which its model is refused; the message is empty if the model is
+    accepted.
+    """
 
     def act(rank: int) -> str:
         strategy = run.worker(rank)

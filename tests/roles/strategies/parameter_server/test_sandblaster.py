@@ -1,4 +1,4 @@
-"""Tests of synchronous training through parameter servers, compared with one process that computes whole batches."""
+"""Tests of synchronous training with parameter servers, by comparison with one process that computes whole batches."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_every_optimizer_of_torch_is_served_or_refused() -> None:
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if hasattr(torch.optim, name)])
 def test_an_optimizer_on_shards_does_what_it_does_in_one_process(name: str) -> None:
-    bias = name != "Muon"  # Muon accepts only matrices.
+    bias = name != "Muon"  # Muon accepts matrices only.
 
     def model_of() -> nn.Module:
         torch.manual_seed(1)
@@ -112,7 +112,7 @@ def test_an_optimizer_on_shards_does_what_it_does_in_one_process(name: str) -> N
 
 
 class Odd(nn.Module):
-    """A model with several dtypes and kinds of parameters, one of which is larger than a chunk."""
+    """A model with parameters of several dtypes and kinds, one of them larger than a chunk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def test_a_parameter_that_only_some_workers_use_is_stepped_with_the_mean() -> No
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.branches[0](inputs) if len(inputs) == 5 else self.branches[1](inputs)
 
-    data = batches(3, 9)  # Worker 0 gets 5 rows, worker 1 gets 4.
+    data = batches(3, 9)  # Worker 0 gets 5 rows, and worker 1 gets 4.
     (first, second) = train(Run(2, 2), Either, momentum, data)
     assert difference(first, second) == 0
     model = Either()
@@ -197,7 +197,7 @@ def test_batch_norm_s_figures_are_the_chiefs_everywhere() -> None:
 
 
 def test_buffers_are_sent_when_they_have_changed_and_are_the_chiefs_after_each_step() -> None:
-    """The buffer has 80 kB, which is much more than the gradients have."""
+    """The buffer has 80 kB, much more than the gradients."""
     run = Run(2, 1)
     stepped = threading.Barrier(2, timeout=30)
 
@@ -207,7 +207,7 @@ def test_buffers_are_sent_when_they_have_changed_and_are_the_chiefs_after_each_s
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
         sent, seen = [], []
         for number in range(4):
-            if rank or number == 2:  # Only the chief changes the buffer, and only once.
+            if rank or number == 2:  # The buffer is changed only by the chief, and only once.
                 model.seen.fill_(1 + 10 * rank + number)
             before = bytes_of(strategy)[0]
             model(batches(1, 4)[0][0]).square().sum().backward()
@@ -266,7 +266,7 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_ended(tmp_path: Path, pa
     expected = alone(model, momentum(model), data)
     if parts_are_there:
         assert difference(resumed.state_dict(), expected) < 1e-12
-    else:  # The momentum of one shard was reset.
+    else:  # One shard has lost its momentum.
         assert 1e-12 < difference(resumed.state_dict(), expected) < 0.1
 
 
@@ -278,7 +278,7 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
         strategy.distribute(model, momentum(model), torch.device("cpu"))
         strategy.save(tmp_path, 10)
         files.write(tmp_path, 10, content, {})
-        for step in (20, 30, 40, 50):  # The chief's disk is full after each of these saves.
+        for step in (20, 30, 40, 50):  # After each of these saves, the chief's disk is full.
             strategy.save(tmp_path, step)
             assert part.exists()
         assert files.part_steps(tmp_path, "ps-0") == [50, 10]
@@ -287,14 +287,15 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
             files.write(tmp_path, step, content, {})
             files.prune(tmp_path)
         assert not part.exists()
-        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # The next save would prune part 60.
+        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # The next save will prune part 60.
         strategy.leave()
 
 
 def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two groups leave at the same time.
 
-    The thread that saves for the first group is delayed between copying and writing.
+    The server's thread that saves for the first group is delayed after it has copied the values and before it writes
+    them.
     """
     run = Run(1, 1, strategy="downpour", folder=str(tmp_path), options={"checkpoint_every_s": 600.0})
     with run.serving():
@@ -308,7 +309,7 @@ def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monk
                 descend(model, optimizer, batches(1, 9))
                 assert (copy["version"], server.pairs[0].shard.version) == (0, 1)
                 later.start()
-                later.join(0.3)  # The later save must wait until the first one has ended.
+                later.join(0.3)  # The later save waits until the first one has ended.
             return copy
 
         monkeypatch.setattr(server.pairs[0].shard, "state", copied)
@@ -329,7 +330,7 @@ def test_a_server_that_has_served_is_through_with_the_saves_after_its_workers_go
 
         def save_late() -> None:
             wait_until(lambda: server._ends and not server.pairs[0].clients)
-            time.sleep(1)  # The delay exceeds the timeout of the server's accept().
+            time.sleep(1)  # The delay is longer than the timeout of the server's accept().
             save()
             saved.set()
 
@@ -346,7 +347,7 @@ def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_the_missing_worke
         strategy, model = run.worker(rank), nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4)).double()
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
         chunks = run.servers_now[0].pairs[0].shard._chunks.values()
-        if rank == 2:  # The data of rank 2 end after the other ranks have pushed.
+        if rank == 2:  # Rank 2 runs out of data after the other ranks have pushed.
             wait_until(lambda: all([len(one.arrived) for one in [*chunk.sums.values()]] == [2] for chunk in chunks))
         else:
             model(batches(1, 9)[0][0] * (1 + rank)).square().sum().backward()
@@ -385,7 +386,7 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
 def test_workers_do_not_wait_for_ever_for_a_chief_that_does_not_begin() -> None:
     run = Run(2, 1)
     with run.serving():
-        # This server has no parameters, like a server that restarts after the chief has left.
+        # This server has no parameters, as if it had restarted after the chief has left.
         server = run.servers_now[0]
         server.settings = replace(server.settings, begin_s=0.3)
         strategy, model = run.worker(1), network()

@@ -1,4 +1,4 @@
-"""Tests of servers and workers as real processes in a keeper's environment, and of recovery from their losses."""
+"""Tests of servers and workers that run as real processes with a keeper's environment, and of replacing lost ones."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from torchyard_roles.strategies.reduction_server import reducer
 pytestmark = pytest.mark.train
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "served.py"
-RESUMABLE = Path(__file__).parents[2] / "programs" / "resumable.py"
-PAIRS = Path(__file__).parents[2] / "programs" / "resumable_pairs.py"
+RESUMABLE = Path(__file__).parents[2] / "programs" / "resuming" / "resumable.py"
+PAIRS = Path(__file__).parents[2] / "programs" / "resuming" / "resumable_pairs.py"
 KEY = "5a" * 32
 BUSY_S = 10.0
-"""Additional time in seconds for workers to start and end on a machine that runs other tests."""
+"""Seconds that workers may need in addition to start and end, because the machine may run other tests."""
 
 
 class Cluster:
-    """Creates the environment for each replica of one run."""
+    """Returns the environment of each replica of one run."""
 
     def __init__(self, folder: Path, strategy: str, workers: int, servers: int, groups: int = 1, **options: object):
         self.workers, self.groups = workers, groups
@@ -142,7 +142,7 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
 
 
 class Relay:
-    """A proxy between a worker and its server that hides the loss of the server from the worker."""
+    """A proxy between a worker and its server. The worker does not notice when the server is lost."""
 
     def __init__(self, address: str, port: int) -> None:
         self._to = (address, port)
@@ -157,7 +157,7 @@ class Relay:
                 caller, _ = self._sockets[0].accept()
                 try:
                     server = socket.create_connection(self._to)
-                except OSError:  # The server does not listen yet, so the worker retries.
+                except OSError:  # The worker retries while the server does not listen.
                     caller.close()
                     continue
                 self._sockets += [caller, server]
@@ -212,7 +212,7 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     for worker in workers:
         read_until(worker, "step 12")
     server.kill()
-    server.wait(DEADLINE_S)  # The killed server may hold the port until its process has ended.
+    server.wait(DEADLINE_S)  # Until the killed server has ended, it may hold the port.
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
     back.touch()
     for worker in workers:
@@ -231,13 +231,13 @@ def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(
     other = start(PROGRAM, "60", "0.04", "20", back, environment=cluster.worker(1))
     read_until(chief, "step 5")
     chief.kill()
-    read_until(other, "step 20")  # The other group continues undisturbed.
+    read_until(other, "step 20")  # The other group trains on.
     back.touch()
     chief = start(PROGRAM, "20", "0.02", environment=cluster.worker(0, generation=1))
     assert json.loads(output_of(chief).splitlines()[-1])["loss"] < 1.0
     output_of(other)
     output_of(server)
-    # The last checkpoint contains the pushes of the slower group after the chief's last step.
+    # The last checkpoint contains those pushes of the slower group that came after the chief's last step.
     last = files.complete(tmp_path)[0]
     assert last.about["final"]
     (held,) = files.load(tmp_path / "parts" / "ps-0" / "newest.pt")["chunks"].values()
@@ -258,7 +258,7 @@ def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(star
 
 
 def losses(folder: Path, rank: int = 0) -> dict[str, str]:
-    """Returns the last complete line of each step, by step."""
+    """Returns the last complete line about each step, by step."""
     lines = (folder / f"losses.{rank}").read_text().splitlines()
     return {line.split()[0]: line for line in lines if line.count(" ") == 3}
 
@@ -325,7 +325,7 @@ def test_two_pairs_that_take_turns_go_on_exactly(
 def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs(
     start: Start, tmp_path: Path, store: join_stores.Served, killed: int
 ) -> None:
-    """The servers' values are newer than the checkpoint, which must not be treated as a change by the script."""
+    """The servers' values are newer than the checkpoint. The difference must not count as a change by the script."""
     run = Cluster(tmp_path / "checkpoints", "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.05)
 
     def launch(environment: dict[str, str], pause_s: float) -> subprocess.Popen[str]:

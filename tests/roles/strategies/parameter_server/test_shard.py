@@ -1,4 +1,6 @@
-"""Tests of a server's shard without sockets: staleness, stability, backup workers, empty pushes, and saved state."""
+"""Tests of a server's shard without sockets: staleness, stability, backup workers, pushes without gradients, and saved
+state.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def value(delivery: Delivery) -> float:
 
 
 class Worker:
-    """A worker that forms a group by itself and minimizes f(x) = λx²/2."""
+    """A worker that is a group by itself and minimizes f(x) = λx²/2."""
 
     def __init__(self, shard: Shard, group: int, curvature: float) -> None:
         self.shard, self.group, self.curvature = shard, group, curvature
@@ -74,7 +76,7 @@ def test_a_push_that_is_too_stale_is_dropped_counted_and_answered_with_the_newes
     for worker in (fast, slow):
         worker.take(shard.pull(worker.group, 0, 0))
     for _ in range(4):
-        fast.value = 1.0  # Reset the worker's value, so that each gradient is 1.
+        fast.value = 1.0  # The value is reset, so that each gradient is 1.
         fast.push()
     reply = slow.push()
     assert reply.header["outcome"] == "stale"
@@ -82,7 +84,7 @@ def test_a_push_that_is_too_stale_is_dropped_counted_and_answered_with_the_newes
     assert value(reply) == 4.0
     assert shard.ledger.counts.stale == 1
     assert shard.version == shard.ledger.counts.accepted == 4
-    assert slow.push().header["outcome"] == "accepted"  # This push is computed from the newest parameters.
+    assert slow.push().header["outcome"] == "accepted"  # The newest parameters are the base of this push.
 
 
 def push(
@@ -98,20 +100,20 @@ def enter(shard: Shard, size: int, generation: int = 0) -> None:
 
 
 def test_only_the_first_of_a_round_count_where_there_are_backup_workers() -> None:
-    # The shard has two chunks of one number each.
+    # The shard consists of two chunks with one number each.
     shard = shard_of(Rules(backup_workers=1), size=2, chunk_bytes=8, lr=1.0)
     enter(shard, 3)
     assert push(shard, 2, 1, 3.0) == []
     first = push(shard, 0, 1, 1.0)
     assert sorted(delivery.rank for delivery in first) == [0, 2]
-    assert value(first[0]) == -2.0  # The server has stepped with the mean of both pushes.
-    # The first chunk determines which workers take part in the round for all chunks.
+    assert value(first[0]) == -2.0  # The step used the mean of both pushes.
+    # The first chunk decides, for all chunks, which workers take part in the round.
     (late,) = push(shard, 1, 1, 100.0, chunk=1)
     assert late.header["outcome"] == "late"
     assert value(late) == 0.0
     (late,) = push(shard, 1, 1, 100.0)
     assert value(late) == -2.0
-    assert late.header["round"] == 1  # The next push of this worker belongs to round 2.
+    assert late.header["round"] == 1  # This worker's next push belongs to round 2.
     assert shard.ledger.counts.late == 1  # `late` is a number of pushes, not of chunks.
     assert push(shard, 0, 1, 1.0, chunk=1) == []
     assert value(push(shard, 2, 1, 3.0, chunk=1)[0]) == -2.0
@@ -124,7 +126,7 @@ def test_void_pushes_count_for_nothing_and_a_round_of_them_changes_nothing() -> 
     shard = shard_of(Rules(), lr=1.0)
     enter(shard, 2)
     assert push(shard, 0, 1, None, void=True) == []
-    # The server has stepped with the mean of the other workers' gradients.
+    # The step used the mean of the other workers' gradients.
     assert value(push(shard, 1, 1, 4.0)[0]) == -4.0
     push(shard, 0, 2, None, void=True)
     replies = push(shard, 1, 2, None, void=True)

@@ -1,6 +1,6 @@
-"""Tests of downpour with worker groups that shard their model, compared with the same run with whole models.
+"""Tests of downpour with worker groups that shard their model, by comparison with groups that do not.
 
-`test_sharded_pair` contains the tests with a single rank.
+Tests with a single rank are in `test_sharded_pair`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 11
 
 
 class ShardedGroups(ServedGroups):
-    """Worker groups with two ranks on each host, and servers."""
+    """Worker groups with two ranks per host, and servers."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -83,7 +83,7 @@ def test_a_model_that_is_sharded_within_each_host_equals_one_that_is_sharded_ove
 
 @pytest.mark.proof
 def test_exchanges_that_overlap_steps_equal_those_of_whole_models(start: Start, tmp_path: Path) -> None:
-    """Group 1 makes no steps, so that the result is deterministic."""
+    """Group 1 makes no steps, because the result would otherwise depend on timing."""
     found = []
     for shard in ("none", "all"):
         folder = tmp_path / shard
@@ -169,7 +169,7 @@ def test_a_group_without_the_chief_resumes_from_its_own_checkpoint(start: Start,
     found = stop_and_resume(start, tmp_path, checkpoints, COUNTS, 60, 2, 2, **options)
     assert next(checkpoints.glob("group-1/step-*/.metadata")).exists()
     assert found[0] == found[1]
-    # The servers' state of the chief's save may lack the last pushes of group 1, which has stopped later.
+    # The state that the servers saved with the chief may lack the last pushes of group 1, which stopped later.
     assert 60 + 50 <= -found[0]["most"] <= 2 * 60
 
 

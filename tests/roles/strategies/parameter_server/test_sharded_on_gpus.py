@@ -1,4 +1,4 @@
-"""Tests of downpour with sharded worker groups on GPUs: NCCL for the shards, and servers on CPUs."""
+"""Tests of downpour with sharded worker groups on GPUs: the ranks use NCCL, and the servers are on CPUs."""
 
 from __future__ import annotations
 

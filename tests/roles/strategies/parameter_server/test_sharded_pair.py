@@ -1,4 +1,4 @@
-"""Tests of downpour with sharded worker groups in one process: a group of one rank, and servers in threads."""
+"""Tests of downpour with a sharded model, in one process: a worker group of one rank, and servers in threads."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def by_definition(data: list[tuple[torch.Tensor, torch.Tensor]], push_every: int
             worker.load_state_dict(server.state_dict())
         else:
             of_worker.step()
-        for optimizer in (of_server, of_worker):  # Change the learning rate, as a scheduler would.
+        for optimizer in (of_server, of_worker):  # The learning rate changes as by a scheduler.
             optimizer.param_groups[0]["lr"] *= 0.9
     return worker
 
@@ -137,7 +137,7 @@ def test_with_a_scaler_it_does_what_one_process_does(pull_every: int) -> None:
         *(made(torch.float32),) * 2,
     )
     expected = made(torch.float32)
-    # With plain SGD, steps between pulls equal the servers' steps.
+    # With plain SGD, the steps between two pulls equal those of the servers.
     one, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, expected))
     with run.serving():
         strategy = distributed(run, model, one)
@@ -191,7 +191,7 @@ def test_parameters_of_a_restarted_server_reach_the_shards(tmp_path: Path) -> No
         step(data[0])
         for number in range(2):
             run.replace_server(number)
-        step(data[1])  # This step finds that the servers were lost, and its push is lost too.
+        step(data[1])  # In this step, the worker notices that the servers were lost, and the step's push is lost, too.
         assert difference(whole(model), saved) == 0
         step(data[2])
         assert difference(whole(model), saved) > 0

@@ -1,4 +1,4 @@
-"""Tests of Downpour's staleness and stability with real workers that use a real server in turn."""
+"""Tests of staleness and stability under downpour, with real workers that take turns in using a real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def bound(staleness: int) -> float:
-    """Returns the largest product of learning rate and curvature for which plain SGD converges."""
+    """Returns the largest product of learning rate and curvature at which plain SGD converges."""
     return 2 * math.sin(math.pi / (2 * (2 * staleness + 1)))
 
 
@@ -39,7 +39,8 @@ def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, ove
     curvatures = torch.tensor([0.98, 1.02], dtype=torch.float64) * bound(staleness)
     run = Run(groups, 1, groups, "downpour", options={"max_staleness": staleness})
     values: list[torch.Tensor] = []
-    # In half of these pushes, one value decreases by more than a factor of 2.5, and the other increases as much.
+    # In half of these pushes, one value decreases by a factor of more than 2.5, and the other increases by such a
+    # factor.
     pushes = 130 * (staleness + 1)
     with run.serving():
         crew: list[tuple[ParameterServerStrategy, nn.Module, torch.optim.Optimizer]] = []
@@ -53,7 +54,7 @@ def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, ove
             model[0].grad = curvatures * model[0].detach()
             optimizer.step()
             if overlaps:
-                served.pairs[0]._exchange.wait()  # The next worker continues once the server has stepped.
+                served.pairs[0]._exchange.wait()  # The next worker continues only after the server has stepped.
             values.append(model[0].detach().clone())
             if turn >= 2 * groups:
                 assert served.statistics()["staleness"] == staleness

@@ -1,6 +1,6 @@
-"""Tests of several pairs of a model and an optimizer under parameter servers.
+"""Tests of several pairs of model and optimizer under parameter servers.
 
-Each pair is exchanged in the step() of its own optimizer.
+The step() of a pair's optimizer exchanges this pair.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def play(
     clip: Callable[[torch.optim.Optimizer], Any] | None = None,
     clamps: bool = True,
 ) -> None:
-    """Trains a Wasserstein GAN whose critic makes two steps for each step of the generator and is clamped afterwards.
+    """Trains a Wasserstein GAN whose critic makes two steps for each step of the generator and is clamped after each of
+    its steps.
 
     The generator's loss leaves gradients in the critic.
     """
@@ -114,7 +115,7 @@ def test_a_gan_whose_optimizers_take_turns_equals_one_process_on_the_whole_batch
 
 
 class Shared(nn.Module):
-    """A model of two halves, each with its own optimizer, which also has a frozen layer and a buffer."""
+    """A model of two halves, each with its own optimizer; it also has a frozen layer and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +184,7 @@ def test_the_step_of_one_pair_leaves_a_graph_of_the_others_alone(strategy: str, 
                 torch.equal(value, each) and version == each._version
                 for (value, version), each in zip(before, judge.parameters(), strict=True)
             )
-            graph.backward()  # autograd rejects the backward pass if parameters have changed since the forward pass.
+            graph.backward()  # autograd refuses a backward pass if parameters have changed since the forward pass.
             judging.step()
         served.leave()
 
@@ -229,7 +230,7 @@ def test_a_run_s_step_has_the_exchanges_of_all_pairs() -> None:
             play(generator, critic, 1)
             found = strategy.statistics()
             last = [pair.times["exchange_s"] + pair.times["wait_s"] for pair in strategy.pairs]
-            # `statistics` counts both steps of the critic, but `times` has only the last step of each pair.
+            # `statistics` counts both steps of the critic, but `times` contains only the last step of each pair.
             assert found["exchange_s"] + found["wait_s"] > sum(last)
             assert "compute_s" not in found  # The caller computes `compute_s` as the remaining time of the step.
         strategy.at_boundary(3)
@@ -250,7 +251,7 @@ def test_the_chief_ends_though_a_group_waits_for_the_warm_start_of_a_pair_that_i
         strategy.distribute(*generator, CPU)
         if not rank:
             descend(critic[0], critic[1], [(inputs, inputs[:, :1]) for inputs, _ in batches(3, 4)])
-            assert joined.wait(30)  # The other group now waits for the generator's warm start.
+            assert joined.wait(30)  # The other group is waiting for the generator's warm start.
         strategy.finish()
         strategy.leave()
 
@@ -287,7 +288,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
             strategy.restore(tmp_path, 5)
             if rank == 0:
                 shutil.rmtree(tmp_path / "parts")
-            # Later calls of distribute() restore in the same way, but do not read the files again.
+            # Later calls of distribute() restore values, too, but do not read the files again.
             strategy.restore(tmp_path, 5)
         return strategy, pairs
 
@@ -321,7 +322,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
 
 
 def test_a_server_that_died_comes_back_with_all_pairs_and_none_with_another_s_old_values(tmp_path: Path) -> None:
-    """The encoder's optimizer treats the head as untrained, but does not send the head's initial values again."""
+    """The encoder's optimizer does not train the head, and must not send the head's initial values again."""
     run = Run(2, 1, 2, "downpour", folder=str(tmp_path), run_id="run", options={"checkpoint_every_s": 600.0})
     data = batches(4, 8)
     with run.serving():
@@ -342,7 +343,7 @@ def test_a_server_that_died_comes_back_with_all_pairs_and_none_with_another_s_ol
         _, other, _ = crew[1]
         before = copy.deepcopy(other.head.state_dict())
         (strategy, model, optimizers) = crew[1]
-        # The second step finds that the server was lost and restarted.
+        # In the second step, the worker notices that the server was lost and restarted.
         descend_halves(model, (optimizers[0],), data[:2])
         assert difference(other.head.state_dict(), before) == 0
         descend_halves(model, optimizers, data)
@@ -396,7 +397,7 @@ def test_what_each_pair_holds_back_is_pushed_at_a_save_by_its_own_count_of_steps
 
 
 def test_a_group_that_comes_later_begins_with_what_the_servers_have_of_all_pairs() -> None:
-    """The head's optimizer treats the encoder as untrained, with the chief's values at the beginning."""
+    """The encoder has the chief's values at the beginning, because the head's optimizer does not train it."""
     run = Run(2, 1, 2, "downpour")
     data = batches(3, 8)
     with run.serving():
@@ -455,7 +456,7 @@ def test_parameters_that_a_save_brings_are_no_change_of_the_script_s_behind_anot
         if rank == 0:
             with torch.no_grad():
                 for state in run.servers_now[0].pairs[1].shard._chunks.values():
-                    state.parameters.add_(0.01)  # The push of another group would have the same effect.
+                    state.parameters.add_(0.01)  # A push by another group would have the same effect.
             strategy.save(tmp_path, 1)
             for parameter in critic[0].parameters():
                 parameter.grad = None
@@ -540,7 +541,7 @@ def test_all_that_step_together_are_clipped_together_on_the_mean_gradient(by: st
 
 
 def test_a_norm_of_gradients_that_are_not_stepped_with_is_refused() -> None:
-    """If the optimizer were not named, the critic's clip_gradients() would also clip the generator's old gradients."""
+    """If no optimizer were named, the critic's clip_gradients() would also clip old gradients of the generator."""
     run = Run(1, 1)
     with run.serving():
         strategy = run.worker(0)

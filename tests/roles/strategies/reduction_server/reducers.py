@@ -1,4 +1,4 @@
-"""Reducers in this process, with real sockets and one thread for each worker."""
+"""Reducers in the test's process, with real sockets and one thread per worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 30
 
 
 class Reducers:
-    """Reducers in this process, which tests can stop and restart."""
+    """Reducers that tests can stop and restart."""
 
     def __init__(self, count: int) -> None:
         listeners = [listen("127.0.0.1", 0) for _ in range(count)]

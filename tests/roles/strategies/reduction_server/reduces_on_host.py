@@ -23,7 +23,7 @@ def print_line(line: str) -> None:
 
 
 def report_loss(client: ReduceClient) -> None:
-    """Prints the name of the lost peer as soon as the exchange fails, even between two steps."""
+    """Prints the name of the lost peer as soon as the exchange fails, even if no step is in progress."""
     client.failed.wait()
     error = client.failure
     assert isinstance(error, PeerLost)
@@ -60,4 +60,4 @@ if __name__ == "__main__":
     else:
         number = plan["number"]
         Reducer(listen(plan["reducers"][number], PORT), KEY, f"reducer-{number}").start()
-        sys.stdin.read()  # The reducer runs until the test closes its stdin.
+        sys.stdin.read()  # A reducer runs until the test closes its stdin.

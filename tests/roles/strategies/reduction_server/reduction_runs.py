@@ -1,4 +1,4 @@
-"""Runs of the strategy reduction_server on the loopback interface, with a process for each worker and each reducer."""
+"""Runs of reduction_server on the loopback interface; each worker and each reducer is a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 class Runs:
-    """Starts processes, and ends the remaining processes afterwards."""
+    """Starts processes, and ends those that are left afterwards."""
 
     def __init__(self, fork_server: ForkServer) -> None:
         self._fork_server = fork_server

@@ -1,6 +1,6 @@
-"""Tests of reduction_server with `on_worker_loss: continue` in one process.
+"""Tests of reduction_server with `on_worker_loss: continue`, in one process.
 
-Runs in which workers are lost are in `tests/agent/keeper/test_lost_workers.py`.
+`tests/agent/keeper/test_lost_workers.py` tests runs that lose workers.
 """
 
 from __future__ import annotations

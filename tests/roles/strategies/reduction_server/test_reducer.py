@@ -1,4 +1,4 @@
-"""Tests of sums over all ranks through reducers, with real sockets and one thread for each worker."""
+"""Tests of sums over all ranks that reducers compute, with real sockets and one thread per worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_sums_in_rank_order_are_the_same_bit_by_bit_however_late_a_rank_is(
 ) -> None:
     world, mine, parts = 3, reducers(2), parts_of(3, dtype=dtype)
     expected = in_rank_order(parts)
-    # Values whose sum does not depend on the order would not prove anything.
+    # With values whose sum does not depend on the order, the test would prove nothing.
     assert not torch.equal(expected, in_rank_order(parts[::-1]))
 
     def work(rank: int) -> list[torch.Tensor]:
@@ -80,7 +80,7 @@ def test_sixteen_bits_are_summed_in_thirty_two(reducers: Callable[[int], Reducer
 
     def work(rank: int) -> torch.Tensor:
         client = mine.client(rank, 3)
-        # From 256 on, bfloat16 has a spacing of 2, so 256 + 1 + 1 would remain 256 if each sum were rounded.
+        # From 256 on, bfloat16 represents only even numbers. If each sum were rounded, 256 + 1 + 1 would be 256.
         flat = torch.full((9,), [256.0, 1.0, 1.0][rank], dtype=torch.bfloat16)
         client.reduce(flat, 0, 0).result(DEADLINE_S)
         client.close()
@@ -158,7 +158,7 @@ def test_the_wait_for_the_last_rank_is_measured_apart_from_the_exchange(reducers
         client = mine.client(rank, 2)
         if rank == 1:
             assert has_come.wait(DEADLINE_S)
-            time.sleep(0.3)  # The reducer measures this delay of rank 1 as waiting time.
+            time.sleep(0.3)  # The reducer counts this delay of rank 1 as waiting time.
         began = time.monotonic()
         client.reduce(torch.ones(10), 0, 0).result(DEADLINE_S)
         took = time.monotonic() - began

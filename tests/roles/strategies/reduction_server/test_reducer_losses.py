@@ -1,4 +1,4 @@
-"""Tests of lost and restarted reducers and ranks: each contribution is added to a sum exactly once."""
+"""Tests of losing and restarting reducers and ranks: each contribution is added to its sum exactly once."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_reducer_that_dies_in_a_step_is_replaced_and_all_ranks_go_on_with_the_
         sums = []
         for step in range(5):
             if step == 2 and rank == 2:
-                # The other ranks have sent all that their credit allows, so only this rank is missing. The reducer is
-                # killed while some sums have reached only some of the ranks.
+                # The other ranks have used up their credit, so the reducer waits for this rank only. The reducer is
+                # killed when some sums have reached some of the ranks.
                 threading.Thread(target=lambda: (time.sleep(0.005), mine.replace(0), partly.set())).start()
             if step == 3:
                 assert partly.wait(DEADLINE_S)
@@ -82,8 +82,8 @@ def test_what_is_kept_for_a_reducer_that_dies_is_one_copy_of_a_step_however_many
         client.close()
         return len(held) + len(client.memory._spare)
 
-    # A client holds the copies of one step. In addition, for each reducer, it holds the unconfirmed chunks, a chunk
-    # that is being copied, and a confirmed chunk whose memory has not been returned yet.
+    # A client holds the copies of one step and, for each reducer, the unconfirmed chunks, a chunk that is being copied,
+    # and a confirmed chunk whose memory has not been returned yet.
     for copies in on_ranks(world, work):
         assert chunks <= copies <= chunks + len(mine.all) * (window + 2)
 
@@ -196,7 +196,7 @@ def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
     leaving, waiting = mine.client(1, 2, reconnect_s=0.1), mine.client(0, 2)
     done = waiting.reduce(torch.ones(100_000), 0, 0)
     for link in leaving._links:
-        # The client does not announce that it leaves, so the reducer sees the same as when a process is killed.
+        # The client does not say that it leaves, so the reducer takes it for a killed process.
         link._ended = True
         link.connection.close()
     error = done.exception(DEADLINE_S)
@@ -255,7 +255,7 @@ def test_a_sum_that_arrives_while_the_exchange_fails_ends_its_future_once(
     future = client.reduce(torch.ones(10), 0, 0)
     (operation,) = client._running
     ((chunk,),) = client._chunks(operation)
-    # Simulates a thread that has read this value before the failure.
+    # This simulates a thread that has read the value before the failure.
     monkeypatch.setattr(future, "done", lambda: False)
     client.fail(PeerLost("worker-1", "127.0.0.1", "gone"))
     client.finished(chunk, 0.0)
@@ -272,7 +272,7 @@ def test_a_newer_membership_discards_the_sums_of_the_interrupted_step_and_counts
     before = [mine.client(rank, 3) for rank in range(3)]
     interrupted = [before[rank].reduce(torch.full((100_000,), 7.0), 4, 0) for rank in (0, 2)]
     rounds = [each._round for each in mine.all if each._round is not None]
-    sent = [2] * before[0].window  # The other chunks wait for credit.
+    sent = [2] * before[0].window  # The other chunks still wait for credit.
     wait_until(lambda: all([len(chunk.arrived) for chunk in one.sums.values()] == sent for one in rounds))
     parts = parts_of(2, 100_000)
 

@@ -1,4 +1,6 @@
-"""Tests of training through reducers with real processes on the loopback interface: losses, wrong keys and NaN."""
+"""Tests of failures in training with reducers, with real processes on the loopback interface: losses, wrong keys and
+NaN.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ STEPS = "steps=12"
 
 
 def until_it_waits(process: ForkedProcess) -> str:
-    """Reads a process's output until a pause that is much longer than a step; returns the output."""
+    """Reads a process's output until there is none for much longer than a step takes; returns the output."""
     found = b""
     while select.select([process.stdout], [], [], 0.5)[0]:
         found += os.read(process.stdout.fileno(), 65536)
@@ -40,7 +42,7 @@ def test_a_reducer_that_is_killed_with_chunks_on_their_way_is_replaced_and_the_n
     topology.reducers[1].send_signal(signal.SIGSTOP)
     stopped.touch()
     heads = [head + until_it_waits(worker) for head, worker in zip(heads, workers, strict=True)]
-    assert len(digests(heads[0])) < 12  # The workers wait for the sums of a reducer that has received their chunks.
+    assert len(digests(heads[0])) < 12  # A reducer has received chunks of the workers, which wait for its sums.
     topology.reducers[1].close()
     topology.reducer(1)
     outputs = [head + output_of(worker) for head, worker in zip(heads, workers, strict=True)]
@@ -71,7 +73,7 @@ def test_a_step_with_nan_is_left_out_by_all_alike_and_counted(runs: Runs) -> Non
         assert json.loads(output.splitlines()[-1])["statistics"]["skipped"] == 1
 
 
-@pytest.mark.parametrize("workers", [2, 3])  # Two workers use the ring; three workers use reducers.
+@pytest.mark.parametrize("workers", [2, 3])  # Two workers use the ring, and three workers use the reducers.
 def test_a_step_with_nan_ends_all_of_them_with_its_number(runs: Runs, workers: int) -> None:
     for worker in runs.topology(workers, workers, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Tests of the exchange through reducers on lab hosts: the traffic, and a host that is lost without notice."""
+"""Tests of the exchange with reducers on lab hosts: how much data is sent, and a host that disappears silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
 PROGRAM = Path(__file__).with_name("reduces_on_host.py")
 DEADLINE_S = 60
 BUSY_S = 5.0
-"""Additional time in seconds on a busy machine."""
+"""Seconds that a busy machine may need in addition."""
 
 
 def start(
@@ -37,7 +37,7 @@ def order(process: subprocess.Popen[str], line: str) -> None:
 
 
 def answer(process: subprocess.Popen[str]) -> str:
-    """Returns the next line of the program's output, ignoring log messages."""
+    """Returns the next line of the program's output that is not a log message."""
     assert process.stdout is not None
     return next(line.strip() for line in process.stdout if not line.startswith("torchyard:"))
 
@@ -59,13 +59,13 @@ def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_i
             order(process, f"steps {steps}")
         assert [answer(process) for process in training] == ["summed", "summed"]
         for host, (sent, received) in zip(hosts[:2], before, strict=True):
-            # The bytes are counted before segmentation, so there are few headers.
+            # Bytes are counted before they are split into packets, so there are few headers.
             assert (host.bytes_sent - sent) / steps == pytest.approx(size, rel=0.02)
             assert (host.bytes_received - received) / steps == pytest.approx(size, rel=0.02)
 
         hosts[3].cut_cable()
         cut = time.monotonic()
-        order(training[0], "steps 1")  # One worker has much unsent data, while the other one is idle.
+        order(training[0], "steps 1")  # One worker has much data to send, while the other one is idle.
         for process in training:
             assert answer(process) == "lost: reducer-1"
             assert time.monotonic() - cut < 10 + BUSY_S

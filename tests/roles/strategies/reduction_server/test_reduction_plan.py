@@ -40,8 +40,8 @@ def test_workers_help_too_few_reducers_and_no_link_takes_longer_than_planned(wor
     assert plan.time < min(time for kind, time in times(workers, reducers).items() if kind != "mixed")
     assert sum(plan.weights) == pytest.approx(1)
     of_reducer, of_worker = plan.weights[0], plan.weights[-1]
-    # A worker sends its gradients of all parts that others sum. In the same direction, it sends the sum of its own part
-    # to each other worker.
+    # A worker sends its gradients of all parts that others sum, and it sends the sum of its own part to each other
+    # worker.
     worker_link = (1 - of_worker) + (workers - 1) * of_worker
     assert worker_link == pytest.approx(plan.time)
     assert workers * of_reducer == pytest.approx(plan.time)

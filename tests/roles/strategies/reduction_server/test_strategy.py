@@ -1,4 +1,4 @@
-"""Tests of the results of training through reducers, with real processes on the loopback interface."""
+"""Tests of the results of training with reducers, with real processes on the loopback interface."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_prin
     assert [output_of(reducer) for reducer in topology.reducers] == [""] * reducers
     reports = [(name, metrics) for name, _, metrics in keeper.received() if name.startswith("reducer")]
     assert {name for name, _ in reports} == {f"reducer-{number}" for number in range(reducers)}
-    # No waiting time is reported before the first rank has connected.
+    # A reducer reports no waiting time before the first rank has connected.
     assert all({"clients", "bytes_s"} <= metrics.keys() <= {"clients", "wait_s", "bytes_s"} for _, metrics in reports)
-    # The last report of each reducer includes a waiting time.
+    # The last report of each reducer contains a waiting time.
     assert all("wait_s" in metrics for metrics in dict(reports).values())
     assert {name for name, metrics in reports if metrics["bytes_s"] > 0} == {name for name, _ in reports}
     assert max(metrics.get("wait_s", 0) for _, metrics in reports) > 0

@@ -1,4 +1,4 @@
-"""Tests of sharded models on GPUs: NCCL for the shards, gloo for checkpoints."""
+"""Tests of sharded models on GPUs: ranks exchange shards over NCCL, and save checkpoints over gloo."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ STEPS = 8
 
 
 def environments(ranks: int, shard: str, hosts: int = 1, **options: Any) -> list[dict[str, str]]:
-    """Returns the environments of ranks that are divided evenly among hosts."""
+    """Returns the environments of ranks, which are divided evenly among hosts."""
     port = free_port()
     each = ranks // hosts
     trainers = [[f"worker-{rank}", f"127.0.0.{1 + rank // each}", 1, 1, 0] for rank in range(ranks)]
@@ -52,7 +52,7 @@ def run(
 
 
 def errors_of(start: Start, ranks: int, shard: str, *arguments: object, hosts: int = 1, **options: Any) -> list[str]:
-    """Returns the outputs of ranks that all fail."""
+    """Runs ranks that must all fail; returns their outputs."""
     processes = [
         start(PROGRAM, *map(str, arguments), environment=environment)
         for environment in environments(ranks, shard, hosts, **options)
@@ -79,7 +79,7 @@ def check_equal_states(one: list[dict[str, Any]], other: list[dict[str, Any]]) -
 def test_sharding_over_all_ranks_or_each_host_equals_the_unsharded_run(start: Start) -> None:
     plain = run(start, 4, "none", STEPS, "clip", "buffers")
     assert plain[0]["kind"] == "Model"
-    assert min(plain[0]["norms"]) > 0.05  # Each step is clipped.
+    assert min(plain[0]["norms"]) > 0.05  # Gradients are clipped in every step.
     for shard, hosts in (("all", 1), ("host", 2)):
         sharded = run(start, 4, shard, STEPS, "clip", "buffers", hosts=hosts)
         assert sharded[0]["kind"] == "FSDPModel"
@@ -152,7 +152,8 @@ def test_a_resumed_run_may_build_the_model_on_the_meta_device_on_all_ranks(start
 
 
 def check_save_in_the_middle(start: Start, folder: Path, **options: Any) -> list[Path]:
-    """Checks that the values are those of their step, although the next steps run while they are copied and written.
+    """Checks that each checkpoint has the values of its step, although the next steps run while it is copied and
+    written.
 
     Returns:
         The checkpoints.

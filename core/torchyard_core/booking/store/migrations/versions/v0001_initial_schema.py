@@ -1,4 +1,4 @@
-"""The initial schema: bookings that cannot overlap, regardless of the program that writes them.
+"""The initial schema. It prevents bookings from overlapping, whichever program writes them.
 
 SQLite has triggers that raise an error, PostgreSQL an exclusion constraint. In PostgreSQL, row-level security of the
 bookings, the waitlist and the usage records allows roles to read all rows, and members to write only their own rows.

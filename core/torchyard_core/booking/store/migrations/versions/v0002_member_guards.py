@@ -56,7 +56,7 @@ OWNS = """pg_has_role(current_user, (SELECT c.relowner FROM pg_catalog.pg_class 
           WHERE c.oid = 'torchyard.members'::regclass), 'USAGE')"""
 MEMBERS = [
     "CREATE TABLE torchyard.members (name text PRIMARY KEY, is_admin boolean NOT NULL)",
-    # Earlier setups granted CONNECT on the database to each role of the team by name.
+    # Earlier versions of the setup granted CONNECT on the database to each role of the team by name.
     """INSERT INTO torchyard.members
        SELECT DISTINCT r.rolname, pg_has_role(r.oid, 'torchyard_admin', 'MEMBER')
        FROM pg_catalog.pg_roles AS r, pg_catalog.pg_database AS d, aclexplode(d.datacl) AS granted

@@ -19,7 +19,7 @@ PATH = "SET search_path = pg_catalog, torchyard, pg_temp"
 LIVE = "('booked', 'active')"
 DEFAULTS = """{"longest_h": 168, "furthest_days": 90, "shortest_min": 15, "quota_gpu_hours": null, "quotas": {},
                "same_day_is_free": true, "windows": [], "groups": {}, "zone": "UTC"}"""
-"""Values of `Rules()` for the rules that the functions apply. The functions use them until an admin sets rules."""
+"""Values of `Rules()` for the rules that the functions apply. These values apply until an admin sets rules."""
 
 
 def upgrade() -> None:
@@ -34,7 +34,7 @@ def downgrade() -> None:
 
 
 VALUES = [
-    # The time is a function, so that tests of the rules can replace it.
+    # The current time is a function here, so that tests of the rules can replace it.
     f"""CREATE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE {PATH} AS
         $$ SELECT clock_timestamp() $$""",
     f"""CREATE FUNCTION torchyard.team_rules() RETURNS jsonb LANGUAGE sql STABLE {PATH} AS $$

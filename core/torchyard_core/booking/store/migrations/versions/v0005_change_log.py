@@ -1,9 +1,9 @@
-"""A log of changed bookings, so that a reader loads only the bookings that changed since its last read.
+"""A log of changed bookings. It lets a reader load only the bookings that changed since its last read.
 
 Each entry has a number in the order of commits, and a random token. A reader whose last entry is missing (a restored
 backup, a new database, pruned entries) reads all bookings again. In PostgreSQL a deferred trigger writes entries at
-commit under a lock. Numbers assigned earlier could become visible out of order, and a reader between two commits would
-miss the lower number.
+commit under a lock. If numbers were assigned before the commit, they could become visible out of order, and a reader
+between two commits would miss the lower number.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ depends_on = None
 
 PATH = "SET search_path = pg_catalog, torchyard, pg_temp"
 KEPT = 50_000
-"""Minimum number of newest entries that are kept. A client that has read only older ones reads all bookings again."""
+"""Minimum number of newest entries that are kept.
+
+A client whose last read entry has been deleted reads all bookings again.
+"""
 LOCK = 7_240_118_004
-"""An arbitrary number for an advisory lock. Other advisory locks have another number, or hashes of names."""
+"""An arbitrary number for an advisory lock. Other advisory locks use other numbers, or hashes of names."""
 
 
 def upgrade() -> None:

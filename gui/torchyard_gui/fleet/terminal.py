@@ -1,4 +1,4 @@
-"""A terminal of the desktop with a login shell on a host."""
+"""Opens a terminal on the desktop with a login shell on a host."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TERMINALS = {
     "foot": (),
     "xterm": ("-e",),
 }
-"""Terminal emulators, in the order of preference, with the arguments that precede the command to run in them."""
+"""Terminal emulators in the order of preference, each with the arguments that must precede the command to run."""
 
 
 def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Starts the terminal as a process independent of the window. Raises TorchyardError if there is no terminal."""
+    """Starts a terminal that does not depend on the window. Raises TorchyardError if no terminal is installed."""
     command = terminal_of(environment)
     if not host.local:
         from torchyard_core.fleet.ssh.openssh import terminal_command  # Importing paramiko takes 0.25 s.
@@ -46,7 +46,7 @@ def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] 
         )
     except OSError as error:
         raise TorchyardError(f"{command[0]} cannot be started: {error.strerror}.", code="no_terminal") from error
-    in_background(process.wait)  # Without this call to wait(), the process would remain as a zombie after its end.
+    in_background(process.wait)  # If wait() were not called, the process would remain as a zombie.
 
 
 def terminal_of(environment: Mapping[str, str]) -> list[str]:

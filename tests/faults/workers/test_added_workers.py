@@ -153,7 +153,7 @@ def test_a_restart_includes_a_worker_that_was_added_on_a_host_of_the_run(team: T
         done.stdout
     )
     wait_for_steps(run, *ALL)
-    kill(team, run, "worker-1", "worker-2")  # Only one worker is left, but `min_replicas` is 2.
+    kill(team, run, "worker-1", "worker-2")  # Now only one worker is left, but `min_replicas` is 2.
     wait_until(lambda: run.of("gang_restart"), SOON_S)
     wait_for_steps(run, *ALL)
     check_parameters(run)

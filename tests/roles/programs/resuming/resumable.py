@@ -1,10 +1,4 @@
-"""Trains with dropout, shuffling and a scheduler; writes the exact loss of each step to a file for each rank.
-
-    resumable.py FOLDER EPOCHS SECONDS_A_STEP [workers of the loader]
-
-If the file FOLDER/slow.<rank> exists, the rank sleeps in each step before it computes, while its peers wait in a
-collective.
-"""
+"""Trains with dropout, shuffling and a scheduler. Each rank writes the exact loss of each step to a file."""
 
 import sys
 import time
@@ -18,7 +12,7 @@ SAMPLES = 60
 
 
 class Noisy(torch.utils.data.Dataset):
-    """Samples with random noise, as in data augmentation."""
+    """Samples with random noise, as data augmentation adds."""
 
     def __init__(self) -> None:
         self.inputs = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(1))

@@ -27,7 +27,7 @@ NAMES = ("worker-0", "worker-1", "worker-2")
 WORKERS = "{name: workers, role: worker, replicas: 3, min_replicas: 1, placement: spread, hosts: [gpu-a, gpu-b, gpu-c]}"
 CONTINUE = "kind: all_reduce, on_worker_loss: continue"
 RETURN_S = 2 * SOON_S
-"""Timeout in seconds for the end, the start and the return of a worker."""
+"""Timeout in seconds for a lost worker to end, start again and return."""
 
 
 @pytest.fixture
@@ -38,12 +38,14 @@ def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
 
 
 def lost(run: LaunchedRun) -> list[list[str]]:
-    """Returns the lost replicas of each membership so far."""
+    """Returns, for each membership of the run so far, the replicas that were lost."""
     return [event["lost"] for event in run.of("membership")]
 
 
 def saved_count(folder: Path) -> int:
-    """Returns the script's count of steps in the newest checkpoint, or 0 if there is none or it was just replaced."""
+    """Returns the script's step counter in the newest checkpoint, or 0 if there is no checkpoint or it is being
+    replaced.
+    """
     try:
         steps = files.steps(folder)
         return int(files.read(folder, steps[0]).load("extra.pt")["stateful"]["counter"]["last_epoch"]) if steps else 0
@@ -58,13 +60,13 @@ def wait_for_return(run: LaunchedRun, name: str) -> None:
 
 
 def stop(run: LaunchedRun) -> None:
-    """Stops the run, and checks that each worker exits by itself."""
+    """Stops the run, and checks that each worker exits with code 0."""
     ended = run.stop(force=False)
     assert (ended["state"], {one["exit_code"] for one in ended["replicas"]}) == ("stopped", {0}), ended
 
 
 def check_steps(run: LaunchedRun) -> None:
-    """Checks that no worker repeats a step, apart from the step in which another one was lost."""
+    """Checks that no worker has made the same step twice."""
     for name in NAMES:
         steps = [step for step, _ in steps_of(run, name)]
         assert steps == sorted(set(steps)), name
@@ -91,7 +93,7 @@ def test_the_next_worker_saves_checkpoints_until_a_lost_chief_is_back(team: Team
     ("strategy", "pools"),
     [
         pytest.param(CONTINUE, [WORKERS], id="all_reduce"),
-        # The worker that is lost also sums a part of the gradients.
+        # In this strategy, the worker that is lost also sums a part of the gradients.
         pytest.param(
             CONTINUE.replace("all_reduce", "reduction_server"),
             [WORKERS, "{name: reducers, role: reducer, replicas: 1, hosts: [gpu-a]}"],

@@ -1,9 +1,5 @@
-"""Trains a critic and a generator, each with an optimizer; writes the exact losses of each batch to a file per rank.
-
-    resumable_pairs.py FOLDER EPOCHS SECONDS_A_STEP HOW
-
-The generator is trained after every second batch. If HOW is `calls`, each pair is passed to distribute() in a separate
-call; if HOW is `lists`, both are passed in one call.
+"""Trains a critic and a generator, each with its own optimizer. Each rank writes the exact losses of each batch to a
+file.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Checks before training that a shard fits into the host's memory."""
+"""The memory that is left on the host, and the check before training that a shard fits into it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,238 @@
+"""The batch step of a run's job: it starts a keeper on each node, gives them the run, and requeues the job if it must.
+
+The batch program outlives the keepers. It listens on a port of its own, which the keepers learn, with the generation's
+secret, from the environment of `srun`. It decides nothing about the run: that is the primary keeper's task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Listener, Message, Stream
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.messages import Prepared
+from torchyard_agent.protocol.run_states import RunState
+from torchyard_agent.slurm import commands, job_folder, job_queue, run_plan
+
+PORT, SECRET, SLOTS = "TORCHYARD_SLURM_PORT", "TORCHYARD_SLURM_SECRET", "TORCHYARD_SLURM_SLOTS"
+"""The variables of the nodes' tasks: the batch program's port, the secret in hex, and the slots by node (JSON)."""
+TAKEN = "Slurm takes its nodes: it saves, and continues when it gets nodes again"
+"""The reason of a run that was asked to end by SIGTERM, as in a preemption or a requeue."""
+AFTER_REQUEUE_S = 60.0
+"""Time until Slurm ends the batch program after `scontrol requeue`."""
+KEEPERS_WITHIN_S = 180.0
+"""Time in which all keepers must have been prepared, with a copy of the code on each node."""
+LAUNCH_LEASE_S = 600.0
+"""Time that keepers wait for the slowest keeper."""
+
+log = logging.getLogger(__name__)
+
+
+def main(folder: str) -> int:
+    """Runs the job in `folder` on the nodes of this allocation. Returns the exit status of the job."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    os.umask(0o077)
+    return asyncio.run(_Batch(folder).run())
+
+
+class _Batch:
+    def __init__(self, folder: str):
+        self._folder = folder
+        self._job: dict[str, Any] = job_folder.read(folder, "job.json")
+        self._run_id: str = self._job["run_id"]
+        self._run_dir = os.path.dirname(folder)
+        self._slots: list[str] = [slot for component in self._job["components"] for slot in component["slots"]]
+        self._primary = self._slots[0]
+        self._secret = os.urandom(32)
+        self._node_of: dict[str, str] = {}
+        self._streams: dict[str, Stream] = {}
+        self._prepared: dict[str, Prepared] = {}
+        self._gpus: dict[str, list[str]] = {}
+        self._problem = ""
+        """The reason why the run cannot begin."""
+        self._outcome: dict[str, Any] | None = None
+        """The primary's report of the run's end."""
+        self._has_begun = False
+        self._request: Message | None = None
+        """The last request to stop or to pause the run."""
+        self._srun: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        pause = "its time limit is near: it saves, and continues in the same job"
+        loop.add_signal_handler(signal.SIGUSR1, self._ask, {"op": "pause", "reason": pause})
+        loop.add_signal_handler(signal.SIGTERM, self._ask, {"op": "pause", "reason": TAKEN})
+        loop.add_signal_handler(signal.SIGUSR2, self._ask, {"op": "stop", "reason": "stopped with scancel"})
+        if job_folder.view(self._run_dir, self._run_id)["ended"]:
+            log.info("the run has ended before its job started")
+            return 0
+        self._node_of = await self._nodes()
+        with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as bound:
+            bound.bind(("", 0))
+            bound.listen(len(self._slots) + 16)
+            listener = Listener({self._secret: self._on_keeper})
+            await listener.open(bound)
+            job_folder.write(
+                self._folder, "started.json", {"nodes": self._node_of, "job_id": os.environ.get("SLURM_JOB_ID", "")}
+            )
+            self._srun = await asyncio.create_subprocess_exec(
+                *self._srun_command(),
+                stdin=asyncio.subprocess.DEVNULL,
+                env=self._environment(bound.getsockname()[1]),
+                start_new_session=True,  # A signal to the batch step's processes must not end srun.
+            )
+            late = loop.call_later(KEEPERS_WITHIN_S, self._check_keepers)
+            code = await self._srun.wait()
+            late.cancel()
+            listener.close()
+        log.info("srun ended with %d; the run: %s", code, self._outcome or self._problem or "not reported")
+        return await self._finish(code)
+
+    async def _nodes(self) -> dict[str, str]:
+        """Returns the node of each slot, in the order of Slurm's list of nodes of each component."""
+        found: dict[str, str] = {}
+        several = len(self._job["components"]) > 1
+        for number, component in enumerate(self._job["components"]):
+            name = f"SLURM_JOB_NODELIST_HET_GROUP_{number}" if several else "SLURM_JOB_NODELIST"
+            nodes = (await commands.output(["scontrol", "show", "hostnames", os.environ[name]])).split()
+            found.update(zip(component["slots"], nodes))
+        return found
+
+    def _srun_command(self) -> list[str]:
+        common = ["--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none"]
+        common += [f"--output={self._folder}/keeper-%N.log", "--open-mode=append", *self._job["srun_options"]]
+        main = os.path.join(self._job["archive"], "torchyard_agent", "__main__.py")
+        task = [sys.executable, "-I", "-S", main, "slurm-node", self._job["agent_dir"], self._run_id]
+        command = ["srun"]
+        several = len(self._job["components"]) > 1
+        for number, component in enumerate(self._job["components"]):
+            group = [f"--het-group={number}"] if several else []
+            command += [*([":"] if number else []), *group, *common, *component["options"], *task]
+        return command
+
+    def _environment(self, port: int) -> dict[str, str]:
+        slots = {node: slot for slot, node in self._node_of.items()}
+        ours = {PORT: str(port), SECRET: self._secret.hex(), SLOTS: json.dumps(slots)}
+        return {**os.environ, **ours, "TORCHYARD_KEEPER_LAUNCH_LEASE_S": str(LAUNCH_LEASE_S)}
+
+    async def _on_keeper(self, stream: Stream, introduction: Message) -> None:
+        """Prepares a keeper, begins the run once all keepers are prepared, and receives the keeper's reports."""
+        slot = str(introduction["slot"])
+        stream.keep_alive()
+        self._streams[slot] = stream
+        planned = self._job["gpus"].get(slot, [])
+        given = [str(gpu) for gpu in introduction["gpus"]]
+        self._gpus[slot] = given
+        if len(given) < len(planned):
+            self._give_up(f"Slurm gave {self._node_of[slot]} {len(given)} of {len(planned)} GPUs")
+            return
+        params = {**self._job["prepare"][slot], "secret": self._secret.hex(), "gpus": given[: len(planned)]}
+        stream.send({"op": "prepare", "params": params})
+        try:
+            while True:
+                self._on_report(slot, await stream.receive())
+        except NETWORK_ERRORS as error:
+            log.info("the keeper of %s has left: %s", slot, error or type(error).__name__)
+
+    def _on_report(self, slot: str, report: Message) -> None:
+        if "error" in report:
+            self._give_up(f"{self._node_of[slot]}: {report['error']}")
+        elif "prepared" in report:
+            self._prepared[slot] = report["prepared"]
+            if len(self._prepared) == len(self._slots) and not self._problem:
+                self._begin()
+        elif "ended" in report and slot == self._primary:
+            self._outcome = report["ended"]
+
+    def _check_keepers(self) -> None:
+        """Gives up the run if a keeper is missing."""
+        missing = [slot for slot in self._slots if slot not in self._prepared]
+        if missing and not self._has_begun:
+            node = self._node_of[missing[0]]
+            self._give_up(f"the keeper on {node} did not start within {KEEPERS_WITHIN_S:.0f} s: see keeper-{node}.log")
+
+    def _begin(self) -> None:
+        """Sends the run to the primary, and the primary's address to the other keepers."""
+        self._has_begun = True
+        members = run_plan.members(self._slots, self._prepared)
+        start = run_plan.fill(self._job["start"], self._prepared, self._gpus)
+        secrets = job_folder.read(self._folder, "secrets.json") or {}
+        self._streams[self._primary].send({"op": "start", "params": {**start, "members": members, "secrets": secrets}})
+        for slot in self._slots[1:]:
+            self._streams[slot].send({"op": "join", "params": {"primary": members[0]}})
+        if self._request is not None:
+            self._ask(self._request)
+
+    def _ask(self, request: Message) -> None:
+        """Asks the primary to stop or to pause the run. A run that has not begun is given up."""
+        log.info("asked: %s", request)
+        self._request = request
+        if self._has_begun:
+            self._streams[self._primary].send(request)
+        elif self._srun is not None:
+            self._give_up("")
+
+    def _give_up(self, problem: str) -> None:
+        """Ends the keepers of a run that cannot begin. An empty problem is that of a request."""
+        self._problem = self._problem or problem
+        for stream in self._streams.values():
+            stream.send({"op": "abort"})
+        if self._srun is not None and self._srun.returncode is None and len(self._streams) < len(self._slots):
+            with contextlib.suppress(ProcessLookupError):
+                self._srun.terminate()
+
+    async def _finish(self, code: int) -> int:
+        """Records the end of the run, or lets it continue. Returns the exit status of the job."""
+        asked = (self._request or {}).get("op")
+        # With a GraceTime, preemption signals the keepers alone.
+        paused = asked == "pause" if self._outcome is None else self._outcome["paused"]
+        own = os.environ.get("SLURM_HET_JOB_ID") or os.environ["SLURM_JOB_ID"]
+        job = await job_queue.show(own) if paused else None
+        if job is not None and job.was_cancelled(int(os.environ.get("SLURM_RESTART_COUNT", "0"))):
+            why = f"its job {own} was cancelled in Slurm"
+            job_folder.journal_end(self._run_dir, self._run_id, RunState.STOPPED, why)
+        elif paused:
+            if await self._continue(own, job):
+                return 1
+            why = "its job may not be requeued, and no further job could be submitted"
+            job_folder.journal_end(self._run_dir, self._run_id, RunState.STOPPED, why)
+        elif asked == "stop" and self._outcome is None:
+            job_folder.journal_end(self._run_dir, self._run_id, RunState.STOPPED, str((self._request or {})["reason"]))
+        elif self._problem:
+            job_folder.journal_end(self._run_dir, self._run_id, RunState.FAILED, self._problem)
+        elif self._outcome is None:
+            why = f"its keepers ended before they reported the run's end (srun ended with {code})"
+            job_folder.journal_end(self._run_dir, self._run_id, RunState.FAILED, why)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._folder, "secrets.json"))
+        state = job_folder.view(self._run_dir, self._run_id)["state"]
+        return 1 if state == RunState.FAILED.value else 0
+
+    async def _continue(self, own: str, job: job_queue.Job | None) -> bool:
+        """Requeues the job, or submits a successor that waits for this job's end. Returns whether either worked."""
+        log.info("the job is %s", job.state if job is not None else "unknown")
+        waiting = "in the queue again, to continue from its newest checkpoint"
+        job_folder.journal_state(self._run_dir, RunState.WAITING, waiting)
+        if job is None or job.may_requeue:
+            try:
+                await commands.output(["scontrol", "requeue", own])
+            except RpcError as error:  # Slurm has requeued the job already.
+                log.info("not requeued: %s", error.message)
+            await asyncio.sleep(AFTER_REQUEUE_S)  # Slurm ends this program meanwhile.
+            return True
+        script = os.path.join(self._folder, "job.sh")
+        try:
+            said = await commands.output(["sbatch", "--parsable", f"--dependency=afterany:{own}", script])
+        except RpcError as error:
+            log.warning("no successor: %s", error.message)
+            return False
+        job_folder.note_submission(self._folder, said.strip().split(";")[0])
+        return True

@@ -1,0 +1,305 @@
+"""The runs of one slot of a cluster, from the files that all nodes share, the queue, and the keeper of the primary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import sys
+import time
+from typing import Any
+
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.daemon.subscriptions import Telemetry
+from torchyard_agent.journal import JournalReader
+from torchyard_agent.protocol import journal_replay, jsonrpc, paths
+from torchyard_agent.protocol.attribution import attribution_entry, clean_name
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.run_states import RunState
+from torchyard_agent.slurm import bridge, commands, job_folder, job_queue
+from torchyard_agent.slurm.job_queue import JobQueue
+from torchyard_agent.unix_socket_rpc import Connection
+
+RETRY_S = 2.0
+"""Shortest time in seconds between two attempts to reach a keeper."""
+RETRIES_WITHIN_S = 120.0
+"""Time after which a keeper that cannot be reached is tried only once a minute."""
+FIRST_ANSWER_S = 15.0
+WATCH_S = 5.0
+"""Interval in seconds at which a session looks for runs whose jobs wait."""
+
+log = logging.getLogger(__name__)
+
+
+class ClusterRuns(Runs):
+    """Runs whose keepers are tasks of jobs. Only the primary's keeper is reached, over a step of its job."""
+
+    poll_s = 1.0
+
+    def __init__(self, agent_dir: str, cluster: str, slot: str, archive: str, queue: JobQueue):
+        super().__init__(agent_dir, slot)
+        self._cluster = cluster
+        self._archive = archive
+        self._queue = queue
+        self.is_primary = slot == job_folder.primary_slot(cluster)
+        self._connecting: dict[str, asyncio.Lock] = {}
+        self._attempts: dict[str, tuple[float, float]] = {}
+        """Times (monotonic) of the first failed and of the last attempt to reach each run's keeper."""
+        self._gone: set[str] = set()
+        """Runs whose job has left the queue."""
+        self._over: set[str] = set()
+        """Runs that have ended, whose journals need not be read again."""
+        self._views: dict[str, tuple[JournalReader, dict[str, Any]]] = {}
+        """The journals of the primaries of runs that have not ended, with the state so far."""
+
+    async def keeper(self, run_id: str) -> Connection | None:
+        known = self._keepers.get(run_id)
+        if known is not None and not known.closed:
+            return known
+        if not self.is_primary:
+            return None
+        async with self._connecting.setdefault(run_id, asyncio.Lock()):
+            known = self._keepers.get(run_id)
+            if known is not None and not known.closed:
+                return known
+            return await self._connect(run_id)
+
+    async def _connect(self, run_id: str) -> Connection | None:
+        """Starts a bridge to the keeper, unless the run is not running or the last attempt has just failed."""
+        run_dir = paths.run_dir(self._agent_dir, self._node, run_id)
+        if run_id in self._gone or not os.path.lexists(paths.keeper_note(run_dir)) or self._has_run_ended(run_id):
+            return None
+        started = job_folder.read(job_folder.path(run_dir), "started.json")
+        if not started:
+            return None
+        now = time.monotonic()
+        first, last = self._attempts.get(run_id, (now, float("-inf")))
+        if now - last < (RETRY_S if now - first < RETRIES_WITHIN_S else 60.0):
+            return None
+        self._attempts[run_id] = first, now
+        ours, theirs = socket.socketpair()
+        main = os.path.join(self._archive, "torchyard_agent", "__main__.py")
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *("srun", f"--jobid={started['job_id']}", "--overlap", "-N1", "-n1", "-u", "-Q", "--gres=none"),
+                *("--mem=0", "--mpi=none", "-w", str(started["nodes"][self._node])),
+                *(sys.executable, "-I", "-S", main, "slurm-bridge", run_dir),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=asyncio.subprocess.DEVNULL,
+                env=commands.environment(os.environ),
+                start_new_session=True,
+            )
+        connection = await self._adopt(run_id, ours, process)
+        try:
+            await connection.call("status", {}, timeout=FIRST_ANSWER_S)
+        except RpcError as error:
+            log.info("the keeper of %s was not reached: %s", run_id, error.message)
+            connection.close()
+            return None
+        del self._attempts[run_id]
+        self._keepers[run_id] = connection
+
+        def forget() -> None:
+            self._keepers.pop(run_id, None)
+            self._wake(run_id)
+
+        connection.on_close.append(forget)
+        return connection
+
+    async def _adopt(self, run_id: str, ours: socket.socket, process: asyncio.subprocess.Process) -> Connection:
+        """Returns the connection over a bridge, which sends heartbeats and ends the bridge when it is closed."""
+        loop = asyncio.get_running_loop()
+        ours.setblocking(False)
+        reader = asyncio.StreamReader(limit=jsonrpc.MAX_LINE)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, ours)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        connection = Connection(reader, writer, {}, lambda method, _: self._wake(run_id))
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(bridge.HEARTBEAT_S)
+                writer.write(bridge.HEARTBEAT)
+
+        async def reap() -> None:
+            await process.wait()
+            connection.close()
+
+        def end() -> None:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+
+        connection.keep(loop.create_task(connection.serve()))
+        connection.keep(loop.create_task(beat()))
+        self._create_task(reap())
+        connection.on_close.append(end)
+        return connection
+
+    async def is_open(self, run_id: str) -> bool:
+        if self.is_primary and await self.keeper(run_id) is not None:
+            return True
+        if run_id in self._gone or self._has_run_ended(run_id):
+            return False
+        folder = job_folder.path(job_folder.run_dir(self._agent_dir, self._cluster, run_id))
+        submitted = job_folder.read(folder, "submitted.json")
+        if not submitted:
+            return False
+        await self._queue.refresh()
+        if self._queue.job(run_id) is not None or self._queue.as_of <= float(submitted["at"]) + 1.0:
+            return True
+        if self._has_run_ended(run_id):
+            return False
+        # Slurm remembers a job for some minutes after its end.
+        last = await job_queue.show(job_folder.job_id(folder))
+        if last is not None and (last.is_pending or last.state in ("RUNNING", "COMPLETING", "SUSPENDED")):
+            return True
+        self._gone.add(run_id)
+        if last is not None and last.state:
+            self._queue.ends[run_id] = f"Slurm ended its job {last.job_id}: {last.state}"
+        return False
+
+    def _view(self, run_id: str) -> dict[str, Any]:
+        """Returns the state of a run according to its primary's journal, of which only new entries are read."""
+        if run_id not in self._views:
+            run_dir = job_folder.run_dir(self._agent_dir, self._cluster, run_id)
+            self._views[run_id] = JournalReader(run_dir), journal_replay.new_view(run_id)
+        reader, view = self._views[run_id]
+        for entry in reader.read():
+            journal_replay.apply(view, entry)
+        return view
+
+    def _has_run_ended(self, run_id: str) -> bool:
+        if run_id not in self._over and self._view(run_id)["ended"]:
+            self._over.add(run_id)
+            del self._views[run_id]
+        return run_id in self._over
+
+    def death(self, run_id: str) -> str:
+        if run_id in self._queue.ends:
+            return self._queue.ends[run_id]
+        job_id = job_folder.job_id(job_folder.path(job_folder.run_dir(self._agent_dir, self._cluster, run_id)))
+        return f"its job {job_id} has left the queue before the run's end"
+
+    def close(self) -> None:
+        """Ends the bridges to keepers. The runs continue."""
+        for keeper in list(self._keepers.values()):
+            keeper.close()
+
+    @property
+    def open_ids(self) -> list[str]:
+        """The runs whose keepers are connected."""
+        return list(self._keepers)
+
+    async def end_orphans(self, run_id: str) -> None:
+        """Does nothing: Slurm ends the processes of a job."""
+
+    async def forward(self, method: str, params: dict[str, Any]) -> Any:
+        run_id = str(params["run_id"])
+        self.folder(run_id)
+        if method == "abort":
+            return await self._abort(run_id)
+        if await self.keeper(run_id) is not None:
+            return await super().forward(method, params)
+        if method != "stop":
+            raise RpcError(f"the run {run_id} has no keeper at present", "run_over")
+        return await self._stop_without_keeper(run_id, params)
+
+    async def _abort(self, run_id: str) -> Any:
+        """Cancels the job of a launch, and removes its folder. Raises RpcError if the run has begun or ended."""
+        run_dir = self.folder(run_id)
+        if self._has_run_ended(run_id):
+            raise RpcError(f"the run {run_id} is over on {self._cluster}", "run_over")
+        if job_folder.read(job_folder.path(run_dir), "started.json"):
+            raise RpcError(f"the run {run_id} has begun", "begun", "Stop it instead.")
+        job_id = job_folder.job_id(job_folder.path(run_dir))
+        if job_id:
+            await commands.output(["scancel", job_id])
+        shutil.rmtree(run_dir, ignore_errors=True)
+        return {}
+
+    async def _stop_without_keeper(self, run_id: str, params: dict[str, Any]) -> Any:
+        """Cancels a waiting job, or signals the batch program of a job whose keeper cannot be reached."""
+        run_dir = self.folder(run_id)
+        folder = job_folder.path(run_dir)
+        job_id = job_folder.job_id(folder)
+        if not await self.is_open(run_id) or not job_id:
+            raise RpcError(f"the run {run_id} is over on {self._cluster}", "run_over")
+        job = await job_queue.show(job_id)
+        force, by = bool(params.get("force")), clean_name(params.get("by"))
+        reason = str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
+        if job is not None and not job.is_pending and not force:
+            await commands.output(["scancel", "-b", "-s", "USR2", job_id])
+            return {}
+        await commands.output(["scancel", job_id])
+        entry = attribution_entry("stop", by, force=force)
+        job_folder.journal_end(run_dir, run_id, RunState.STOPPED, reason, entry)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, "secrets.json"))
+        self._wake(run_id)
+        return {}
+
+    async def watch_queue(self) -> None:
+        """Journals the reasons why jobs wait, whenever there is a new answer of `squeue`."""
+        while True:
+            done = self._gone | self._over
+            waiting = {run_id for run_id in self.ids() if run_id not in done and self._waits(run_id)}
+            if waiting and await self._queue.refresh():
+                for run_id in waiting:
+                    job = self._queue.job(run_id)
+                    self.note_reason(run_id, job)
+                    if job is not None and job.reason.strip("()") == "BeginTime":
+                        await self._start_now(run_id, job)
+            await asyncio.sleep(WATCH_S)
+
+    async def _start_now(self, run_id: str, job: job_queue.Job) -> None:
+        """Lets a requeued job start at once: by itself, it waits for the expiry of its credential (two minutes)."""
+        if job_folder.read(job_folder.path(self.folder(run_id)), "started.json"):
+            with contextlib.suppress(RpcError):
+                await commands.output(["scontrol", "update", f"jobid={job.job_id}", "StartTime=now"])
+
+    def _waits(self, run_id: str) -> bool:
+        if not os.path.exists(os.path.join(job_folder.path(self.folder(run_id)), "submitted.json")):
+            return False
+        return not self._has_run_ended(run_id) and self._view(run_id)["state"] == RunState.WAITING.value
+
+    def note_reason(self, run_id: str, job: job_queue.Job | None) -> None:
+        if job is not None and job.is_pending and self._waits(run_id):
+            job_folder.journal_state(self.folder(run_id), RunState.WAITING, job.sentence)
+            self._wake(run_id)
+
+
+class ClusterTelemetry(Telemetry):
+    """The telemetry of the primaries' nodes, sampled by their keepers."""
+
+    def __init__(self, runs: ClusterRuns, slot: str):
+        super().__init__(runs, None)  # type: ignore[arg-type]  # This class does not sample the login node.
+        self._cluster_runs = runs
+        self._slot = slot
+
+    def watch(self, connection: Connection, interval_s: float) -> None:
+        if self._cluster_runs.is_primary:
+            super().watch(connection, interval_s)
+
+    async def sample(self) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for run_id in self._cluster_runs.open_ids:
+            keeper = await self._runs.keeper(run_id)
+            if keeper is None:
+                continue
+            try:
+                sample = await keeper.call("sample", {}, timeout=5.0)
+            except RpcError:
+                continue
+            if not merged:
+                merged = sample
+            else:  # Two runs of the user may have their primaries on different nodes.
+                merged["replicas"].update(sample["replicas"])
+                merged["reports"].update(sample["reports"])
+        unknown = dict.fromkeys(("cpus", "cpu", "memory_mb", "memory_used_mb"))
+        empty = {"time": round(time.time(), 3), "host": unknown, "gpus": [], "replicas": {}, "reports": {}}
+        return {**(merged or empty), "node": self._slot}

@@ -1,0 +1,147 @@
+"""The description of a cluster: Slurm's version, partitions, nodes, limits, and the settings that decide over runs."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+import re
+from typing import Any
+
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.slurm import commands
+
+OVERLAP_SINCE = (20, 11)
+"""The version of Slurm that introduced `srun --overlap`."""
+_SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "afs", "panfs", "smb", "9p", "v9fs", "gfs", "ocfs2")
+"""File systems of homes that several hosts share, as `stat -f` names them."""
+
+
+async def describe(partition: str | None = None) -> dict[str, Any]:
+    """Returns the cluster's description.
+
+    `nodes` are the nodes of the partition, by default of the default partition, grouped by equal shape: `count`,
+    `cpus`, `memory_mb`, `gpus` by type, and the number of nodes by state.
+    """
+    version, config, partitions, nodes = await asyncio.gather(
+        commands.output(["scontrol", "--version"]),
+        commands.output(["scontrol", "show", "config"]),
+        commands.output(["scontrol", "-o", "show", "partition"]),
+        commands.output(["scontrol", "-o", "show", "node"]),
+    )
+    reservations, accounting, limits, home = await asyncio.gather(
+        _works(["scontrol", "-o", "show", "reservation"]),
+        _works(["sacct", "-X", "-n", "-P", "-o", "JobID", "-S", "now"]),
+        _limits(),
+        _file_system(os.path.expanduser("~")),
+    )
+    found = [commands.pairs(line) for line in partitions.splitlines() if line.strip()]
+    settings = commands.settings(config)
+    return {
+        "version": (re.search(r"\d+\.\d+(\.\d+)?", version) or [""])[0],
+        "cluster": settings.get("ClusterName", ""),
+        "partitions": [_partition(one) for one in found],
+        "nodes": group(nodes, _chosen(found, partition)),
+        "settings": {
+            "KillWait": commands.duration(settings.get("KillWait", "")),
+            "SlurmdTimeout": commands.duration(settings.get("SlurmdTimeout", "")),
+            "ProctrackType": settings.get("ProctrackType", ""),
+            "PreemptType": settings.get("PreemptType", ""),
+            "PreemptMode": settings.get("PreemptMode", ""),
+            "preempt_send_user_signal": "preempt_send_user_signal" in settings.get("PreemptParameters", ""),
+            "JobRequeue": settings.get("JobRequeue", "1") != "0",
+            "cred_expire": _cred_expire(settings.get("AuthInfo", "")),
+        },
+        "limits": limits,
+        "reservations": reservations,
+        "sacct": accounting,
+        "overlap": _version(version) >= OVERLAP_SINCE,
+        "home": {"file_system": home, "shared": any(name in home for name in _SHARED)},
+        "user": getpass.getuser(),
+    }
+
+
+def _version(text: str) -> tuple[int, ...]:
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _chosen(partitions: list[dict[str, str]], wanted: str | None) -> str | None:
+    """Returns the name of the partition for runs. Raises RpcError if the cluster has no such partition."""
+    names = [one.get("PartitionName", "") for one in partitions]
+    if wanted is None:
+        return next((one.get("PartitionName") for one in partitions if one.get("Default") == "YES"), None)
+    if wanted not in names:
+        message = f"the cluster has no partition {wanted}; it has {', '.join(names) or 'none'}"
+        raise RpcError(message, "no_partition", "Correct `partition` of the cluster in the fleet file.")
+    return wanted
+
+
+def _partition(found: dict[str, str]) -> dict[str, Any]:
+    grace = found.get("GraceTime", "0")
+    return {
+        "name": found.get("PartitionName", ""),
+        "default": found.get("Default") == "YES",
+        "state": found.get("State", ""),
+        "nodes": int(found.get("TotalNodes", "0")),
+        "max_time_s": commands.duration(found.get("MaxTime", "")),
+        "grace_s": float(grace) if grace.isdigit() else commands.duration(grace) or 0.0,
+        "preempt_mode": found.get("PreemptMode", ""),
+    }
+
+
+def group(nodes: str, partition: str | None) -> list[dict[str, Any]]:
+    """Groups the nodes in the output of `scontrol -o show node` that belong to a partition by their shape.
+
+    Shapes with GPUs come first, larger ones before smaller ones. None as the partition selects all nodes.
+    """
+    shapes: dict[Any, dict[str, Any]] = {}
+    for line in nodes.splitlines():
+        node = commands.pairs(line)
+        if "NodeName" not in node or (partition is not None and partition not in node.get("Partitions", "").split(",")):
+            continue
+        gpus = commands.gres(node.get("Gres", ""))
+        cpus = int(node.get("CPUEfctv") or node.get("CPUTot") or 1)
+        memory = int(node.get("RealMemory", "0"))
+        key = (sum(gpus.values()), cpus, memory, tuple(sorted(gpus.items())))
+        shape = shapes.setdefault(
+            key, {"count": 0, "cpus": cpus, "memory_mb": memory, "gpus": gpus, "states": {}, "names": []}
+        )
+        shape["count"] += 1
+        shape["names"].append(node["NodeName"])
+        state = re.sub(r"[*~#!%$@^\-]+$", "", node.get("State", "UNKNOWN").split("+")[0]).lower()
+        if "DRAIN" in node.get("State", ""):
+            state = "drained"
+        shape["states"][state] = shape["states"].get(state, 0) + 1
+    return [shapes[key] for key in sorted(shapes, reverse=True)]
+
+
+async def _works(argv: list[str]) -> bool:
+    try:
+        return (await commands.outcome(argv))[0] == 0
+    except RpcError:
+        return False
+
+
+async def _limits() -> list[dict[str, str]]:
+    """Returns the limits of the user's associations that are set; empty without accounting."""
+    names = ["Account", "Partition", "QOS", "MaxJobs", "MaxSubmitJobs", "MaxWall", "MaxTRES", "GrpTRES"]
+    command = ["sacctmgr", "-n", "-P", "show", "assoc", f"user={getpass.getuser()}", f"format={','.join(names)}"]
+    try:
+        code, text, _ = await commands.outcome(command)
+    except RpcError:
+        return []
+    rows = [line.split("|") for line in text.splitlines()] if code == 0 else []
+    return [{name: value for name, value in zip(names, row) if value} for row in rows]
+
+
+async def _file_system(path: str) -> str:
+    try:
+        return (await commands.output(["stat", "-f", "-c", "%T", path])).strip()
+    except RpcError:
+        return ""
+
+
+def _cred_expire(text: str) -> float:
+    found = re.search(r"cred_expire=(\d+)", text)
+    return float(found[1]) if found else 120.0

@@ -1,0 +1,104 @@
+"""The folder of a run's job, in the run's folder of its primary slot, on the file system that all nodes share.
+
+    job.json       what the batch program needs, without secrets (`run_plan.py`)
+    job.sh         the script that was submitted
+    secrets.json   the values of `program.secrets`; removed at the run's end
+    submitted.json the IDs of the job and of its successors, newest last, with the time of submission
+    started.json   the nodes of the present generation by slot
+    *.log          the output of the batch program and of the keepers
+
+A *slot* such as `hpc.2` is the place of one node in a run: Slurm chooses the node at each start of the job. Each slot
+has its own run folder, so that a requeued job finds its checkpoints on whichever nodes it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from torchyard_agent.journal import Journal, JournalReader
+from torchyard_agent.protocol import journal_replay, paths
+from torchyard_agent.protocol.run_states import RunState
+
+NAME_PREFIX = "torchyard-"
+"""Prefix of the names of jobs, followed by the run ID."""
+
+
+def primary_slot(cluster: str) -> str:
+    """Returns the slot of the primary of every run on a cluster."""
+    return f"{cluster}.1"
+
+
+def path(run_dir: str) -> str:
+    """Returns the job's folder in the run folder of the primary slot."""
+    return os.path.join(run_dir, "job")
+
+
+def read(folder: str, name: str) -> Any:
+    """Returns the contents of a JSON file of the folder; {} if it is missing or damaged."""
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
+
+
+def write(folder: str, name: str, content: Any) -> None:
+    """Replaces a JSON file of the folder, which only this user can read."""
+    scratch = os.path.join(folder, f".{name}.{os.getpid()}")
+    with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    os.replace(scratch, os.path.join(folder, name))
+
+
+def note_submission(folder: str, job_id: str) -> None:
+    known = read(folder, "submitted.json") or {"jobs": []}
+    write(folder, "submitted.json", {"jobs": [*known["jobs"], job_id], "at": time.time()})
+
+
+def job_id(folder: str) -> str:
+    """Returns the ID of the newest job of the run, or an empty string before its submission."""
+    jobs = (read(folder, "submitted.json") or {}).get("jobs") or [""]
+    return str(jobs[-1])
+
+
+def view(run_dir: str, run_id: str) -> dict[str, Any]:
+    """Returns the state of the run replayed from its journal."""
+    return journal_replay.fold(run_id, JournalReader(run_dir).read())
+
+
+def journal_state(run_dir: str, state: RunState, reason: str) -> None:
+    """Appends a state to the journal of a run without a live keeper, unless this is its last entry."""
+    entries = JournalReader(run_dir).read()
+    last = entries[-1] if entries else {}
+    if last.get("event") == "run_state" and (last.get("state"), last.get("reason", "")) == (state.value, reason):
+        return
+    journal = Journal(os.path.join(run_dir, "journal.jsonl"), lambda: None)
+    journal.write("run_state", state=state.value, reason=reason)
+    journal.close()
+
+
+def journal_end(run_dir: str, run_id: str, state: RunState, reason: str, asked: dict[str, Any] | None = None) -> None:
+    """Ends the journal of a run without a live keeper. `asked` is the entry of a user's request."""
+    before = view(run_dir, run_id)
+    if before["ended"]:
+        return
+    journal = Journal(os.path.join(run_dir, "journal.jsonl"), lambda: None)
+    if asked is not None:
+        journal.write("asked", **asked)
+    journal.write("run_state", state=state.value, reason=reason)
+    timings = {"started_s": None, "first_step_s": None, "ended_s": None}
+    replicas = [
+        {"exit_code": None, "restarts": 0, "reason": "", **replica, "state": "stopped"}
+        for replica in before["replicas"].values()
+    ]
+    fields = {"state": state.value, "reason": reason, "replicas": replicas, "metrics": {}, "timings": timings}
+    journal.write("run_ended", run_id=run_id, **fields)
+    journal.close()
+
+
+def run_dir(agent_dir: str, cluster: str, run_id: str) -> str:
+    """Returns the run folder of the primary slot."""
+    return paths.run_dir(agent_dir, primary_slot(cluster), run_id)

@@ -1,0 +1,151 @@
+"""The user's jobs in the queue of the cluster, by one `squeue` for all runs, at most every 30 s.
+
+All sessions of the user on all login nodes share the answer through a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import getpass
+import os
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.slurm import commands, job_folder
+
+EVERY_S = 30.0
+LONGEST_PAUSE_S = 300.0
+"""The longest pause after failures, which double it."""
+COLUMNS = ("JobArrayID", "Name", "State", "Reason", "StartTime", "NodeList")
+NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
+"""Reasons of jobs that cannot start on the cluster as it is."""
+
+
+class Job(NamedTuple):
+    """A job in the queue. `start` is the time in seconds since 1970 of its start, or Slurm's estimate, if known."""
+
+    job_id: str
+    state: str
+    reason: str
+    start: float | None
+    nodes: str
+    may_requeue: bool = True
+    """Whether Slurm may start the job again; known from `show` only, as is `restarts`."""
+    restarts: int = 0
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "PD")
+
+    def was_cancelled(self, restarts: int) -> bool:
+        """Returns whether a user has cancelled the job after this number of restarts.
+
+        While the job ends, its state is COMPLETING in any case; a requeue has already been counted then.
+        """
+        is_ending = self.state in ("CANCELLED", "COMPLETING")
+        return is_ending and self.reason != "TimeLimit" and self.restarts <= restarts
+
+    @property
+    def sentence(self) -> str:
+        """Returns the reason why the job waits, for users."""
+        reason = self.reason.strip("()") or "None"
+        text = f"job {self.job_id} waits in the queue"
+        text += "" if reason == "None" else f": {reason}"
+        if self.start is not None and self.start > time.time():
+            text += f"; Slurm expects its start at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(self.start))}"
+        return text
+
+
+class JobQueue:
+    """The queue as of the last answer of `squeue`."""
+
+    def __init__(self, folder: str):
+        self._file = os.path.join(folder, "queue.json")
+        self._lock = asyncio.Lock()
+        self._failures = 0
+        self._tried = float("-inf")
+        self.as_of = 0.0
+        """The time of the answer, in seconds since 1970; 0 before the first one."""
+        self._jobs: dict[str, Job] = {}
+        self.ends: dict[str, str] = {}
+        """How Slurm ended the jobs that left the queue before the end of their runs, by run."""
+
+    async def refresh(self) -> bool:
+        """Asks Slurm unless the answer is younger than EVERY_S. Returns whether there is a new answer."""
+        async with self._lock:
+            before = self.as_of
+            self._read()
+            pause = min(EVERY_S * 2**self._failures, LONGEST_PAUSE_S)
+            if time.time() - self.as_of >= EVERY_S and time.monotonic() - self._tried >= pause:
+                self._tried = time.monotonic()
+                with self._exclusively() as is_first:
+                    if is_first:
+                        await self._ask()
+            return self.as_of > before
+
+    def job(self, run_id: str) -> Job | None:
+        """Returns the job of a run, or None if it was not in the queue at `as_of`."""
+        return self._jobs.get(run_id)
+
+    async def _ask(self) -> None:
+        form = ",".join(f"{name}:|" for name in COLUMNS)
+        try:
+            text = await commands.output(["squeue", "-h", "-u", getpass.getuser(), "-O", form])
+        except RpcError:
+            self._failures += 1
+            return
+        self._failures = 0
+        asked = time.time()
+        found = [row for row in commands.table(text, len(COLUMNS)) if row[1].startswith(job_folder.NAME_PREFIX)]
+        job_folder.write(os.path.dirname(self._file), os.path.basename(self._file), {"as_of": asked, "jobs": found})
+        self._use(asked, found)
+
+    def _read(self) -> None:
+        kept = job_folder.read(os.path.dirname(self._file), os.path.basename(self._file))
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            if float(kept["as_of"]) > self.as_of:
+                self._use(float(kept["as_of"]), kept["jobs"])
+
+    def _use(self, as_of: float, rows: list[list[str]]) -> None:
+        self.as_of = as_of
+        self._jobs = {}
+        for job_id, name, state, reason, start, nodes in rows:
+            run_id = name[len(job_folder.NAME_PREFIX) :]
+            job = Job(job_id, state, reason, commands.seconds(start), nodes)
+            known = self._jobs.get(run_id)
+            # Components of a heterogeneous job share its name, and so does a successor of an ending job.
+            if known is None or (known.state in ("COMPLETING", "COMPLETED") and job.state not in ("COMPLETING",)):
+                self._jobs[run_id] = job
+
+    @contextlib.contextmanager
+    def _exclusively(self) -> Iterator[bool]:
+        """Yields whether no other session asks at this moment."""
+        lock = os.open(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+        except OSError:
+            yield False
+        finally:
+            os.close(lock)
+
+
+async def show(job_id: str) -> Job | None:
+    """Returns one job by `scontrol`, which does not count as polling; None if Slurm no longer knows the job.
+
+    Used at most a few times per job: after its submission, and when its keepers have gone.
+    """
+    try:
+        text = await commands.output(["scontrol", "-o", "show", "job", job_id])
+    except RpcError:
+        return None
+    found = commands.pairs(text.splitlines()[0])
+    start = commands.seconds(found.get("StartTime", ""))
+    state, reason, nodes = (found.get(name, "") for name in ("JobState", "Reason", "NodeList"))
+    restarts = found.get("Restarts", "")
+    requeues = found.get("Requeue") != "0"
+    return Job(job_id, state, reason, start, nodes, requeues, int(restarts) if restarts.isdigit() else 0)

@@ -1,0 +1,55 @@
+"""The plan of a run in job.json: the parameters of `run.prepare` and `run.start`, with placeholders.
+
+A placeholder is `@KIND:SLOT@` or `@KIND:SLOT:NUMBER@`: the `address`, `interface` and `run_dir` of a slot, one of its
+ports (`port`), or one of its GPUs in the order of the plan (`gpu`). The desktop writes them, since only the batch
+program learns the nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torchyard_agent.protocol.messages import Member, Prepared
+
+PLACEHOLDER = re.compile(r"@(address|interface|run_dir|port|gpu):([\w.-]+?)(?::(\d+))?@")
+_MAY_BE_EMPTY = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+"""Variables that are left out if they would be empty, because no interface was found."""
+
+
+def fill(content: Any, prepared: Mapping[str, Prepared], gpus: Mapping[str, list[str]]) -> Any:
+    """Returns JSON content in which all placeholders are replaced. A string that is one port becomes a number.
+
+    Args:
+        content: Parameters of a keeper's method.
+        prepared: The answers of the slots' keepers to `prepare`.
+        gpus: The GPUs of each slot, in the order of the plan.
+    """
+    if isinstance(content, dict):
+        filled = {fill(key, prepared, gpus): fill(value, prepared, gpus) for key, value in content.items()}
+        return {key: value for key, value in filled.items() if value != "" or key not in _MAY_BE_EMPTY}
+    if isinstance(content, list):
+        return [fill(item, prepared, gpus) for item in content]
+    if not isinstance(content, str):
+        return content
+    whole = PLACEHOLDER.fullmatch(content)
+    if whole is not None and whole[1] == "port":
+        return prepared[whole[2]]["ports"][int(whole[3])]
+    return PLACEHOLDER.sub(lambda match: _value(match, prepared, gpus), content)
+
+
+def _value(match: re.Match[str], prepared: Mapping[str, Prepared], gpus: Mapping[str, list[str]]) -> str:
+    kind, slot, number = match[1], match[2], int(match[3] or 0)
+    if kind == "gpu":
+        return gpus[slot][number]
+    if kind == "port":
+        return str(prepared[slot]["ports"][number])
+    return str(prepared[slot][kind])  # type: ignore[literal-required]
+
+
+def members(slots: list[str], prepared: Mapping[str, Prepared]) -> list[Member]:
+    """Returns the members of the run, the primary first."""
+    return [
+        Member(host=slot, address=prepared[slot]["address"], gang_port=prepared[slot]["gang_port"]) for slot in slots
+    ]

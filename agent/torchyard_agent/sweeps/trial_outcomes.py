@@ -1,0 +1,90 @@
+"""Decisions about the trials of a sweep: the objective in reported metrics, and the outcome of an ended run. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+COMPLETE, FAILED, PRUNED, INTERRUPTED = "complete", "failed", "pruned", "interrupted"
+
+
+class Outcome(NamedTuple):
+    """The outcome of a trial: COMPLETE, FAILED, PRUNED, or INTERRUPTED by the end of the sweep."""
+
+    state: str
+    value: float | None
+    cause: str
+
+
+class Measurement(NamedTuple):
+    """A value of the objective, and the step at which it was reported; None if the replica counts no steps."""
+
+    value: float
+    step: int | None
+
+
+def measurement(metric: str, replicas: Sequence[str], metrics: Mapping[str, Any]) -> Measurement | None:
+    """Returns the objective of the first replica, in plan order, that reports it as a finite number; else None."""
+    for name in replicas:
+        reported = metrics.get(name) or {}
+        value = reported.get(metric)
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            step = reported.get("step")
+            return Measurement(float(value), int(step) if isinstance(step, (int, float)) else None)
+    return None
+
+
+def outcome(metric: str, replicas: Sequence[str], shown: Mapping[str, Any], *, pruned: bool, stopping: bool) -> Outcome:
+    """Returns the outcome of a trial whose keeper has exited.
+
+    Args:
+        shown: The trial's last state (`trial_keepers.TrialKeepers`).
+        pruned: Whether the pruner has ended the trial.
+        stopping: Whether the sweep is being stopped.
+    """
+    if shown["ended"] and shown["state"] == "succeeded":
+        found = measurement(metric, replicas, shown["metrics"])
+        if found is not None:
+            return Outcome(COMPLETE, found.value, "")
+        return Outcome(FAILED, None, _missing(metric, shown["metrics"]))
+    if shown["ended"] and pruned:
+        return Outcome(PRUNED, None, "")
+    if stopping:
+        return Outcome(INTERRUPTED, None, "the sweep was stopped")
+    if not shown["ended"]:
+        return Outcome(FAILED, None, "its keeper died")
+    return Outcome(FAILED, None, str(shown["reason"] or shown["state"]))
+
+
+def _missing(metric: str, metrics: Mapping[str, Any]) -> str:
+    """Returns why a trial that succeeded has no objective, with the names of the metrics that it reported."""
+    if any(metric in (reported or {}) for reported in metrics.values()):
+        return f"the objective {metric} was not a finite number at the end"
+    names = sorted({name for reported in metrics.values() for name in (reported or {})})
+    return f"the objective {metric} was never reported; reported were: {', '.join(names) or 'no metrics'}"
+
+
+MOST_STEPS = 20
+"""Maximum number of steps for which a value is reported at once."""
+
+
+def passed_steps(pruner: Mapping[str, Any], after: int, to: int) -> list[int]:
+    """Returns the steps of `after` < step <= `to` at which the objective is reported, so that trials can be compared.
+
+    Metrics are sampled, so a trial reports few of its steps. All trials report at the same ones: 1, 2, …, 9, 10, 20, …,
+    the multiples of `interval_steps` instead, and for `asha` and `hyperband` also the steps of the rungs. The value of
+    a step is the first one that is sampled at the step or later.
+    """
+    interval = pruner.get("interval_steps")
+    if interval:
+        first = after // interval + 1
+        return [number * interval for number in range(max(first, to // interval - MOST_STEPS + 1), to // interval + 1)]
+    steps = {digit * 10**power for power in range(len(str(max(to, 1)))) for digit in range(1, 10)}
+    if pruner.get("kind") in ("asha", "hyperband"):
+        factor = pruner.get("reduction_factor") or (4 if pruner["kind"] == "asha" else 3)
+        rung = pruner.get("min_resource") or 1
+        while rung <= to:
+            steps.add(rung)
+            rung *= factor
+    return sorted(step for step in steps if after < step <= to)[-MOST_STEPS:]

@@ -1,0 +1,75 @@
+"""The bytes that an exchange sends and receives on each host, in units of M, the size of the gradients.
+
+The formulas are those of the strategies' pages; `topology.strategies.reduction_cost` has those for equal links and one
+replica a host. Here several replicas may share a host, and links may differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torchyard_core.topology.strategies.reduction_cost import mixed_parts
+
+
+@dataclass(frozen=True)
+class HostLoad:
+    """M per exchange over a host's link in each direction, and within the host."""
+
+    sent: float = 0.0
+    received: float = 0.0
+    local: float = 0.0
+
+
+def ring_loads(members: Sequence[int]) -> dict[int, HostLoad]:
+    """Returns the loads of an all-reduce over a ring by host. `members` is the host of each rank, in their order."""
+    count = len(members)
+    if count < 2:
+        return {}
+    per_edge = 2 * (count - 1) / count
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
+    local: Counter[int] = Counter()
+    for here, there in zip(members, [*members[1:], members[0]], strict=True):
+        if here == there:
+            local[here] += 1
+        else:
+            sent[here] += 1
+            received[there] += 1
+    return {
+        host: HostLoad(sent[host] * per_edge, received[host] * per_edge, local[host] * per_edge)
+        for host in dict.fromkeys(members)
+    }
+
+
+def shares_of(servers: Sequence[int]) -> dict[int, float]:
+    """Returns the part of the gradients that the servers of each host sum."""
+    return {host: count / len(servers) for host, count in Counter(servers).items()}
+
+
+def mixed_shares(trainers: Sequence[int], reducers: Sequence[int]) -> dict[int, float]:
+    """Returns the part of the gradients that reducers and trainers of each host sum together."""
+    of_trainer, of_reducer = mixed_parts(len(trainers), len(reducers))
+    found: Counter[int] = Counter()
+    for host in trainers:
+        found[host] += of_trainer  # type: ignore[assignment]
+    for host in reducers:
+        found[host] += of_reducer  # type: ignore[assignment]
+    return dict(found)
+
+
+def push_loads(trainers: Sequence[int], shares: Mapping[int, float]) -> dict[int, HostLoad]:
+    """Returns the loads, by host, of sending all parts to the processes that sum them. A pull is the reverse."""
+    counts = Counter(trainers)
+    total = len(trainers)
+    found = {}
+    for host in {*counts, *shares}:
+        own, share = counts[host], shares.get(host, 0.0)
+        found[host] = HostLoad(own * (1 - share), share * (total - own), own * share)
+    return found
+
+
+def slowest_s(loads: Mapping[int, HostLoad], rates: Mapping[int, float], size: float) -> float:
+    """Returns the lower bound of an exchange's duration: the time of the busiest direction of a link."""
+    return max((size * max(load.sent, load.received) / rates[host] for host, load in loads.items()), default=0.0)

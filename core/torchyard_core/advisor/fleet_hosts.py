@@ -1,0 +1,87 @@
+"""The hosts of a fleet with their computing and links, as predictions use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torchyard_core.advisor.prediction import AdvisedHost
+from torchyard_core.advisor.profile import ChosenProfiles, host_kind
+from torchyard_core.advisor.trainer_compute import trainer_compute
+from torchyard_core.errors import UsageError
+from torchyard_core.formatting import bandwidth, counted
+from torchyard_core.topology.host_facts import HostFacts
+
+ASSUMED_BYTES_S = 1e9 / 8
+"""Bandwidth of a link that was neither measured nor stated."""
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class AdvisedFleet:
+    """The hosts in the order of their facts, with remarks about what was assumed or left out."""
+
+    facts: tuple[HostFacts, ...]
+    hosts: tuple[AdvisedHost, ...]
+    remarks: tuple[str, ...]
+
+    def number(self, name: str) -> int:
+        return next(number for number, host in enumerate(self.hosts) if host.name == name)
+
+
+def advised_fleet(
+    facts: Sequence[HostFacts],
+    profiles: ChosenProfiles,
+    stated: Mapping[str, float],
+    measured: Mapping[tuple[str, str], float],
+    batch: int | None = None,
+) -> AdvisedFleet:
+    """Returns the hosts of a fleet.
+
+    A host's link is as fast as its fastest measured pair, otherwise as the fleet file states.
+
+    Args:
+        stated: Bandwidths of hosts in the fleet file, in bytes per second.
+        measured: Bandwidths of pairs of hosts that launches have measured, in bytes per second.
+        batch: Samples of a trainer's batch, by default those of the profile.
+
+    Raises:
+        UsageError: The profile has one batch size, from which times of another one cannot be computed.
+    """
+    rates: dict[str, float] = {}
+    for pair, rate in measured.items():
+        for name in pair:
+            rates[name] = max(rate, rates.get(name, 0.0))
+    assumed: list[str] = []
+    hosts = []
+    for host in facts:
+        rate = rates.get(host.name) or stated.get(host.name) or ASSUMED_BYTES_S
+        if host.name not in rates and host.name not in stated:
+            assumed.append(host.name)
+        profile = profiles.of(host)
+        try:
+            compute = None if profile is None else trainer_compute(profile, batch)
+        except ValueError as problem:
+            raise UsageError(
+                f"times of batches of {batch} samples are not known: {problem}.",
+                code="one_batch_size",
+                hint="Use `cluster.loader` in the script and measure it again, or leave out --batch.",
+            ) from None
+        memory = host.memory_gb * 2**30 if host.checked and host.memory_gb is not None else None
+        gpu = min((gpu.memory_mb for gpu in host.gpus), default=0) * MIB
+        hosts.append(AdvisedHost(host.name, compute, rate, memory, float(gpu) if gpu else None))
+    remarks = list(profiles.remarks)
+    if assumed and len(facts) > 1:
+        which = assumed[0] if len(assumed) == 1 else f"{assumed[0]} and {counted(len(assumed) - 1, 'other host')}"
+        remarks.append(
+            f"The bandwidth of {which} is not known: {bandwidth(ASSUMED_BYTES_S)} is assumed. A launch on several "
+            "hosts measures it, or `bandwidth_gbps` in the fleet file states it."
+        )
+    missing: dict[str, list[str]] = {}
+    for host, found in zip(facts, hosts, strict=True):
+        if found.compute is None:
+            missing.setdefault(host_kind(host), []).append(host.name)
+    for kind, names in missing.items():
+        listed = ", ".join(names[:5]) + ("" if len(names) <= 5 else f" and {len(names) - 5} more")
+        remarks.append(f"Hosts of the kind {kind} were not profiled and train nothing here: {listed}.")
+    return AdvisedFleet(tuple(facts), tuple(hosts), tuple(remarks))

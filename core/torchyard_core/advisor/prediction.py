@@ -1,0 +1,597 @@
+"""Prediction of the step time of one topology on given hosts.
+
+Closed forms give a lower bound (`exchange_load`), and a discrete-event simulation of the exchange's buckets gives the
+estimate (`simulation`). A synchronous step begins its exchange when the slowest of N noisy trainers is ready
+(`order_statistics`). The efficiencies below follow from the exchanges in `docs/benchmarks.md`: the steps of four
+workers at 200 Mbit/s, over the bounds with the bandwidth that a launch measures. The proof in
+`tests/end_to_end/advisor_proof` runs other cases, to which nothing is fitted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import sqrt
+from statistics import fmean
+
+from torchyard_core.advisor.exchange_load import (
+    HostLoad,
+    mixed_shares,
+    push_loads,
+    ring_loads,
+    shares_of,
+    slowest_s,
+)
+from torchyard_core.advisor.order_statistics import expected_maximum
+from torchyard_core.advisor.simulation import Stage, pieces_of, simulate, simulate_groups
+from torchyard_core.advisor.trainer_compute import MIB, RING_BUCKET_BYTES, TrainerCompute
+from torchyard_core.formatting import seconds
+from torchyard_core.topology.model import Strategy, StrategyKind, Wire
+from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction
+
+RING_EFFICIENCY = 0.93
+"""Share of a link's measured bandwidth that a ring of gloo uses: its ranks wait for each other between segments."""
+SERVED_EFFICIENCY = 0.97
+"""The same for pipelined exchanges with servers, reducers and other groups."""
+HOP_S = 0.0003
+"""Time of a message between two hosts, besides that of its bytes."""
+STEP_S = 0.003
+"""Time of the small messages by which synchronous trainers agree in each step."""
+LOCAL_BYTES_S = 1.2e9
+"""Rate of an exchange between trainers on one host without GPUs, in bytes per second."""
+LOCAL_GPU_BYTES_S = 12e9
+SUM_PASSES = 4
+"""How often a server moves a received byte in its memory: from the socket, to the sum, and to the next socket."""
+TRAINER_PASSES = 2
+"""How often a trainer moves a byte of gradients: into a bucket and back."""
+CODEC_S_PER_BYTE = {Wire.FLOAT32: 0.0, Wire.BFLOAT16: 0.6e-9, Wire.INT8: 1.5e-9, Wire.INT4: 1.8e-9}
+"""Seconds per byte of float32 to encode and decode parameters on a CPU."""
+WIRE_SHARE = {Wire.FLOAT32: 1.0, Wire.BFLOAT16: 0.5, Wire.INT8: 0.254, Wire.INT4: 0.129}
+"""q: bytes on the wire per byte of float32."""
+COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
+"""Standard deviations of the predictions' relative errors that the 80% interval assumes."""
+Z80 = 1.2816
+"""Half width of the interval that contains 80% of a normal distribution, in standard deviations."""
+ASYNCHRONOUS_PIECES = 8
+
+
+@dataclass(frozen=True)
+class AdvisedHost:
+    """A host, as far as a prediction needs it."""
+
+    name: str
+    compute: TrainerCompute | None
+    """None for a host without a profile, on which only servers may be placed."""
+    link_bytes_s: float
+    memory_bytes: float | None = None
+    gpu_bytes: float | None = None
+    """Memory of a GPU."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the replicas of a topology are, by the numbers of hosts."""
+
+    strategy: Strategy
+    groups: tuple[tuple[int, ...], ...]
+    """The hosts of the trainers, by worker group."""
+    servers: tuple[int, ...] = ()
+    ranks: int = 1
+    """Ranks of each trainer."""
+
+    @cached_property
+    def trainers(self) -> tuple[int, ...]:
+        return tuple(host for group in self.groups for host in group)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted speed of a topology. Times in seconds per step."""
+
+    step_s: float
+    samples_s: float
+    low: float
+    """Lower end of the interval of samples/s that contains the measured value with a probability of 80%."""
+    high: float
+    bound_s: float
+    """The closed form, which no step can be faster than."""
+    compute_s: float
+    exchange_s: float
+    """The time by which the exchange extends the step."""
+    wait_s: float
+    """The mean wait for the slowest trainer."""
+    bytes_by_host: Mapping[str, tuple[float, float]]
+    """Bytes per step over the link of each host: sent, received."""
+    trainer_bytes: float
+    """Largest memory of a trainer."""
+    server_bytes: float
+    """Largest memory of a server, without the Python interpreter."""
+    bottleneck: str
+    """The resource that limits the speed, in words."""
+    notes: tuple[str, ...] = ()
+    shortage: str = ""
+    """The memory that is missing, if any."""
+    utilisation: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """DiLoCo: computing as a share of a step, by wire format and inner steps."""
+
+    @property
+    def is_feasible(self) -> bool:
+        return not self.shortage
+
+
+@dataclass
+class _Parts:
+    """The parts of a step, and for how long each resource is busy."""
+
+    step_s: float
+    compute_s: float
+    exchange_s: float
+    wait_s: float
+    bound_s: float
+    samples_s: float
+    busy: dict[str, float] = field(default_factory=dict)
+    loads: dict[int, HostLoad] = field(default_factory=dict)
+    """M per step."""
+    notes: tuple[str, ...] = ()
+
+
+def predict(layout: Layout, hosts: Sequence[AdvisedHost]) -> Prediction:
+    """Returns the prediction. Every trainer must be on a host with a profile. Raises ValueError otherwise."""
+    return _Predictor(layout, hosts).prediction()
+
+
+class _Predictor:
+    def __init__(self, layout: Layout, hosts: Sequence[AdvisedHost]):
+        self.layout = layout
+        self.hosts = hosts
+        self.rates = {host: hosts[host].link_bytes_s for host in {*layout.trainers, *layout.servers}}
+        self.first = self._compute(layout.trainers[0])
+        self.size = float(self.first.model_bytes)
+
+    def _compute(self, host: int) -> TrainerCompute:
+        found = self.hosts[host].compute
+        if found is None:
+            raise ValueError(f"{self.hosts[host].name} has no profile")
+        return found
+
+    def prediction(self) -> Prediction:
+        kind = self.layout.strategy.kind
+        if len(self.layout.trainers) * self.layout.ranks == 1 and not self.layout.servers:
+            parts = self._group(self.layout.trainers)
+        elif kind is StrategyKind.DOWNPOUR and len(self.layout.groups) > 1:
+            parts = self._downpour()
+        elif kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR):
+            parts = self._synchronous(self._served_stages(shares_of(self.layout.servers), steps=True), overlaps=False)
+        elif kind is StrategyKind.REDUCTION_SERVER:
+            parts = self._reduction()
+        elif kind is StrategyKind.HOGWILD and len(self.layout.groups) > 1:
+            parts = self._hogwild()
+        elif kind is StrategyKind.DILOCO:
+            parts = self._diloco()
+        else:
+            parts = self._group(self.layout.trainers)
+        return self._finished(parts)
+
+    # Synchronous strategies
+
+    def _ranks(self, trainers: Iterable[int]) -> list[int]:
+        return [host for host in trainers for _ in range(self.layout.ranks)]
+
+    def _gradient_s(self, host: int) -> tuple[float, float]:
+        """Returns mean and spread of the time up to the last gradient."""
+        compute = self._compute(host)
+        return compute.gradient_s, compute.spread_s
+
+    def _group(self, trainers: Sequence[int]) -> _Parts:
+        """Returns the parts of a step of trainers that average their gradients over a ring."""
+        loads = ring_loads(self._ranks(trainers))
+        count = len(trainers) * self.layout.ranks
+        local = LOCAL_GPU_BYTES_S if self.first.uses_gpu else LOCAL_BYTES_S
+        stage = self._stage(
+            {
+                host: (
+                    load.sent / (self.rates[host] * RING_EFFICIENCY),
+                    load.received / (self.rates[host] * RING_EFFICIENCY),
+                    load.local / local + self._passes(TRAINER_PASSES if load.sent else 0),
+                )
+                for host, load in loads.items()
+            },
+            2 * (count - 1) * HOP_S,
+        )
+        return self._exchanged(trainers, [stage] if loads else [], loads, RING_BUCKET_BYTES)
+
+    def _reduction(self) -> _Parts:
+        trainers, reducers = self.layout.trainers, self.layout.servers
+        best = fastest_reduction(len(trainers), len(reducers)).best
+        if best is Reduction.RING:
+            parts = self._group(trainers)
+            if reducers and len(trainers) > 1:
+                parts.notes = ("A ring is faster here, so that the reducers would be idle.",)
+            return parts
+        shares = shares_of(reducers) if best is Reduction.REDUCERS else mixed_shares(trainers, reducers)
+        stages = self._served_stages(shares, steps=False)
+        parts = self._synchronous(stages, overlaps=True, shares=shares)
+        if best is Reduction.MIXED:
+            parts.notes = ("Reducers and trainers both sum, since the reducers alone would be slower.",)
+        return parts
+
+    def _synchronous(self, stages: list[Stage], *, overlaps: bool, shares: Mapping[int, float] | None = None) -> _Parts:
+        trainers = self._senders()
+        pushes = push_loads(trainers, shares if shares is not None else shares_of(self.layout.servers))
+        both = {
+            host: HostLoad(load.sent + load.received, load.sent + load.received, 2 * load.local)
+            for host, load in pushes.items()
+        }
+        bucket = self.layout.strategy.bucket_mb * MIB
+        return self._exchanged(self.layout.trainers, stages, both, bucket if overlaps else 0, steps=overlaps)
+
+    def _senders(self) -> list[int]:
+        """Returns the hosts of the processes that exchange with servers.
+
+        Reducers serve the first rank of each trainer, and parameter servers serve every rank.
+        """
+        if self.layout.strategy.kind is StrategyKind.REDUCTION_SERVER:
+            return list(self.layout.trainers)
+        return self._ranks(self.layout.trainers)
+
+    def _served_stages(
+        self, shares: Mapping[int, float], *, steps: bool, trainers: Sequence[int] | None = None, scale: float = 1.0
+    ) -> list[Stage]:
+        """Returns the stages of an exchange with the processes that sum the gradients.
+
+        Args:
+            shares: The part of the gradients that is summed on each host.
+            steps: Whether the summing processes also step the optimizer.
+            trainers: The hosts of the trainers; by default all.
+            scale: Bytes sent per byte of the model.
+        """
+        senders = self._senders() if trainers is None else list(trainers)
+        loads = push_loads(senders, shares)
+        rate = {host: self.rates[host] * SERVED_EFFICIENCY / scale for host in loads}
+        push = {host: (load.sent / rate[host], load.received / rate[host], 0.0) for host, load in loads.items()}
+        pull = {host: (load.received / rate[host], load.sent / rate[host], 0.0) for host, load in loads.items()}
+        optimizer = self._server_step() if steps else 0.0
+        sums = {
+            host: (0.0, 0.0, share * (len(senders) * self._passes(SUM_PASSES) + optimizer))
+            for host, share in shares.items()
+        }
+        stages = [self._stage(push, HOP_S), self._stage(sums, 0.0), self._stage(pull, HOP_S)]
+        copies = self.first.copy_s_per_byte
+        if self.layout.ranks > 1 and self.layout.strategy.kind is StrategyKind.REDUCTION_SERVER:
+            copies += 2 * (self.layout.ranks - 1) / self.layout.ranks / LOCAL_GPU_BYTES_S
+        if copies:
+            copy = self._stage(dict.fromkeys(senders, (0.0, 0.0, copies)), 0.0)
+            stages = [copy, *stages, copy]
+        return stages
+
+    def _server_step(self) -> float:
+        """Returns the time of the optimizer's step on a CPU, in seconds per byte."""
+        if not self.first.uses_gpu:
+            return self.first.optimizer_s / self.size if self.size else 0.0
+        states = self.first.optimizer_bytes / self.size if self.size else 0.0
+        return self._passes(3 + 2 * states)
+
+    def _passes(self, count: float) -> float:
+        """Returns the time in seconds per byte for moving each byte `count` times in a host's memory."""
+        return count / self.first.memory_bytes_s
+
+    def _stage(self, by_host: Mapping[int, tuple[float, float, float]], fixed_s: float) -> Stage:
+        """Returns a stage that uses the link and CPU of each host: seconds per byte sent, received and computed."""
+        return Stage(
+            tuple(
+                (3 * host + direction, value)
+                for host, values in by_host.items()
+                for direction, value in enumerate(values)
+                if value
+            ),
+            fixed_s,
+        )
+
+    def _exchanged(
+        self,
+        trainers: Sequence[int],
+        stages: list[Stage],
+        loads: Mapping[int, HostLoad],
+        bucket_bytes: int,
+        *,
+        steps: bool = True,
+    ) -> _Parts:
+        """Returns the parts of a synchronous step.
+
+        Args:
+            loads: The loads of the whole exchange.
+            bucket_bytes: The size of the buckets that are sent during the backward pass; 0 to send all after it.
+            steps: Whether the trainers step the optimizer.
+        """
+        ranks = self._ranks(trainers)
+        times = [self._gradient_s(host) for host in ranks]
+        slowest_host = max(trainers, key=lambda host: self._gradient_s(host)[0])
+        slowest = self._gradient_s(slowest_host)[0]
+        ready, _ = expected_maximum(times)
+        optimizer = max(self._compute(host).optimizer_s for host in trainers) if steps else 0.0
+        compute = self._compute(slowest_host)
+        if bucket_bytes:
+            delay = ready - slowest
+            buckets = [(delay + at, size) for at, size in compute.buckets(bucket_bytes)]
+        else:
+            buckets = [(ready, int(self.size))]
+        simulated = simulate(pieces_of(buckets), _without_copies(stages))
+        copying = self._passes(TRAINER_PASSES / 2) * self.size if stages else 0.0
+        overhead = STEP_S if len(ranks) > 1 or self.layout.servers else 0.0
+        step = max(ready, simulated.end_s) + copying + optimizer + overhead
+        mean = fmean(value for value, _ in times)
+        alone = slowest_s(loads, self.rates, self.size) if loads else 0.0
+        bound = optimizer + (max(slowest, compute.before_s + alone) if bucket_bytes else slowest + alone)
+        busy = {f"computing on {self.hosts[slowest_host].name}": slowest + optimizer}
+        busy |= self._busy(simulated.busy_s)
+        if ready - slowest > 0:
+            busy[f"waiting for the slowest of {len(ranks)} trainers"] = ready - mean
+        samples = sum(self._compute(host).samples for host in ranks)
+        return _Parts(
+            step, mean + optimizer, max(0.0, step - ready - optimizer), ready - mean, min(bound, step), samples / step,
+            busy, dict(loads),
+        )  # fmt: skip
+
+    def _busy(self, busy_s: Mapping[int, float]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for resource, time in busy_s.items():
+            host, direction = divmod(resource, 3)
+            name = f"{'link' if direction < 2 else 'CPU'} of {self.hosts[host].name}"
+            found[name] = max(found.get(name, 0.0), time)
+        return found
+
+    # Asynchronous strategies
+
+    def _downpour(self) -> _Parts:
+        strategy, groups = self.layout.strategy, self.layout.groups
+        shares = shares_of(self.layout.servers)
+        push_every, pull_every = strategy.push_every, strategy.pull_every
+        optimizer = self._server_step()
+        computing = [expected_maximum([self._gradient_s(host) for host in self._ranks(group)])[0] for group in groups]
+        stages = []
+        for group in groups:
+            ranks = self._ranks(group)
+            push, sums, pull = self._async_stages(ranks, shares, optimizer)
+            stages.append([_scaled(push, 1 / push_every), _scaled(sums, 1 / push_every), _scaled(pull, 1 / pull_every)])
+        pieces = ASYNCHRONOUS_PIECES if len(groups) <= 16 else ASYNCHRONOUS_PIECES // 2
+        install = (self._passes(TRAINER_PASSES) + self.first.copy_s_per_byte) * self.size / pull_every
+        steps = simulate_groups([each + install for each in computing], stages, self.size, pieces)
+        loads = {
+            host: HostLoad(
+                load.sent / push_every + load.received / pull_every,
+                load.received / push_every + load.sent / pull_every,
+            )
+            for host, load in push_loads(self._ranks(self.layout.trainers), shares).items()
+        }
+        alone = slowest_s(loads, self.rates, self.size)
+        parts = self._independent(steps, computing, loads)
+        # Every step of every group passes the servers, so that no mean step is shorter than the busiest link's time.
+        parts.bound_s = min(parts.step_s, max(min(computing), alone))
+        return parts
+
+    def _async_stages(
+        self, ranks: Sequence[int], shares: Mapping[int, float], optimizer: float
+    ) -> tuple[Stage, Stage, Stage]:
+        """Returns the stages of one group's exchange. Servers are equally loaded, so that the slowest one counts."""
+        counts = Counter(ranks)
+        push: dict[int, list[float]] = {}
+        pull: dict[int, list[float]] = {}
+        for host, load in push_loads(ranks, shares).items():
+            rate = self.rates[host] * SERVED_EFFICIENCY
+            push[host] = [load.sent / rate, load.received / rate, 0.0]
+            pull[host] = [load.received / rate, load.sent / rate, 0.0]
+        by_time = sorted(shares, key=lambda host: shares[host] / self.rates[host], reverse=True)
+        kept = {*counts, *by_time[:1]}
+        sums = {
+            host: (0.0, 0.0, shares[host] * (len(ranks) * self._passes(SUM_PASSES) + optimizer)) for host in by_time[:1]
+        }
+        return (
+            self._stage({host: (each[0], each[1], 0.0) for host, each in push.items() if host in kept}, HOP_S),
+            self._stage(sums, 0.0),
+            self._stage({host: (each[0], each[1], 0.0) for host, each in pull.items() if host in kept}, HOP_S),
+        )
+
+    def _independent(self, steps: Sequence[float], computing: Sequence[float], loads: Mapping[int, HostLoad]) -> _Parts:
+        """Returns the parts of groups that step at their own speed. `step_s` is the mean over the groups' steps."""
+        sizes = [sum(self._compute(host).samples for host in self._ranks(group)) for group in self.layout.groups]
+        samples = sum(size / step for size, step in zip(sizes, steps, strict=True))
+        step = sum(sizes) / samples
+        compute = sum(size / own * (each / own) for size, own, each in zip(sizes, steps, computing, strict=True)) / sum(
+            size / own / own for size, own in zip(sizes, steps, strict=True)
+        )
+        slowest = max(range(len(steps)), key=lambda number: computing[number])
+        busy = {f"computing on {self.hosts[self.layout.groups[slowest][0]].name}": computing[slowest]}
+        for host, load in loads.items():
+            name = f"link of {self.hosts[host].name}"
+            rate = self.rates[host] * SERVED_EFFICIENCY
+            busy[name] = self.size * max(load.sent, load.received) / rate
+        return _Parts(step, compute, max(0.0, step - compute), 0.0, step, samples, busy, dict(loads))
+
+    @cached_property
+    def _inner_steps(self) -> list[_Parts]:
+        """The parts of each group's steps without the exchange between groups. Equal groups are predicted once."""
+        known: dict[tuple[tuple[int, int, float], ...], tuple[list[int], _Parts]] = {}
+        found = []
+        for group in self.layout.groups:
+            hosts = list(dict.fromkeys(group))
+            key = tuple((hosts.index(host), id(self.hosts[host].compute), self.rates[host]) for host in group)
+            if key not in known:
+                known[key] = hosts, self._group(group)
+            like, parts = known[key]
+            here = dict(zip(like, hosts, strict=True))
+            found.append(replace(parts, loads={here[host]: load for host, load in parts.loads.items()}))
+        return found
+
+    def _hogwild(self) -> _Parts:
+        groups, every = self.layout.groups, self.layout.strategy.sync_every
+        inner = self._inner_steps
+        amount = 2 * (len(groups) - 1) / len(groups)
+        loads: dict[int, HostLoad] = {}
+        steps = []
+        for group, parts in zip(groups, inner, strict=True):
+            exchange = amount * self.size / (self.rates[group[0]] * SERVED_EFFICIENCY)
+            own = parts.step_s + self._passes(2 * TRAINER_PASSES) * self.size / every
+            steps.append(max(own, exchange / every))
+            _add(loads, {group[0]: HostLoad(amount / every, amount / every)})
+            _add(loads, parts.loads)
+        found = self._independent(steps, [parts.compute_s for parts in inner], loads)
+        found.wait_s = fmean(parts.wait_s for parts in inner)
+        found.exchange_s = max(0.0, found.exchange_s - found.wait_s)
+        found.bound_s = min(found.step_s, min(max(parts.bound_s, 0.0) for parts in inner))
+        return found
+
+    def _diloco(self) -> _Parts:
+        inner = self._inner_steps
+        strategy = self.layout.strategy
+        parts, loads = self._outer(inner, strategy)
+        for each in inner:
+            _add(loads, each.loads)
+        parts.loads = loads
+        return parts
+
+    def _outer(self, inner: Sequence[_Parts], strategy: Strategy) -> tuple[_Parts, dict[int, HostLoad]]:
+        """Returns the parts of a mean step, and the loads of the averages."""
+        groups = self.layout.groups
+        every, fragments, overlap = strategy.inner_steps, strategy.fragments, strategy.overlap_steps
+        size = self.first.float32_bytes * WIRE_SHARE[strategy.wire]
+        firsts = [group[0] for group in groups]
+        if self.layout.servers:
+            shares = shares_of(self.layout.servers)
+        else:
+            shares = {host: count / len(firsts) for host, count in Counter(firsts).items()}
+        pushes = push_loads(firsts, shares)
+        both = {host: HostLoad(load.sent + load.received, load.sent + load.received) for host, load in pushes.items()}
+        # Servers answer when a round is closed, so that pushes and pulls do not overlap.
+        exchange = 2 * slowest_s(pushes, self.rates, size) if self.layout.servers else slowest_s(both, self.rates, size)
+        exchange /= SERVED_EFFICIENCY
+        codec = (CODEC_S_PER_BYTE[strategy.wire] + self._passes(6)) * self.first.float32_bytes
+        codec += 2 * self.first.copy_s_per_byte * self.first.float32_bytes
+        round_, _ = expected_maximum(
+            [
+                (every * each.step_s, sqrt(every) * self._gradient_s(group[0])[1])
+                for each, group in zip(inner, groups, strict=True)
+            ]
+        )
+        step = round_ / every
+        if len(groups) < 2:
+            exchange = 0.0
+        if overlap:
+            exposed = fragments * max(0.0, exchange / fragments - overlap * step) + codec
+            step = max(step + exposed / every, (exchange + codec) / every)
+        else:
+            step += (exchange + codec + HOP_S * 4 * fragments) / every
+        mean = fmean(each.step_s for each in inner)
+        compute = fmean(each.compute_s for each in inner)
+        wait = max(0.0, round_ / every - mean) + fmean(each.wait_s for each in inner)
+        samples = sum(self._compute(host).samples for host in self._ranks(self.layout.trainers))
+        slowest = max(range(len(groups)), key=lambda number: inner[number].step_s)
+        busy = {f"computing on {self.hosts[groups[slowest][0]].name}": inner[slowest].step_s}
+        for host, load in both.items():
+            time = size * max(load.sent, load.received) / self.rates[host] / SERVED_EFFICIENCY / every
+            busy[f"link of {self.hosts[host].name}"] = time
+        bound = max(each.bound_s for each in inner)
+        if not overlap and len(groups) > 1:
+            bound += slowest_s(both, self.rates, size) / every
+        share = size / self.size / every if self.size else 0.0
+        loads = {host: HostLoad(load.sent * share, load.received * share) for host, load in both.items()}
+        exchange_s = max(0.0, step - compute - wait)
+        return _Parts(step, compute, exchange_s, wait, min(bound, step), samples / step, busy, {}), loads
+
+    def _utilisation(self) -> dict[str, dict[int, float]]:
+        """Returns computing as a share of a DiLoCo step, by wire format and inner steps."""
+        inner = self._inner_steps
+        mean = fmean(each.step_s for each in inner)
+        found: dict[str, dict[int, float]] = {}
+        for wire in Wire:
+            found[wire.value] = {}
+            for every in (10, 25, 50, 100, 250, 500):
+                changes = {"wire": wire, "inner_steps": every, "fragments": 1, "overlap_steps": 0}
+                parts, _ = self._outer(inner, self.layout.strategy.model_copy(update=changes))
+                found[wire.value][every] = min(1.0, mean / parts.step_s)
+        return found
+
+    # The result
+
+    def _finished(self, parts: _Parts) -> Prediction:
+        exposed, rest = parts.exchange_s, parts.step_s - parts.exchange_s
+        error = sqrt((COMPUTE_ERROR * rest) ** 2 + (EXCHANGE_ERROR * exposed) ** 2) / parts.step_s
+        name, time = max(parts.busy.items(), key=lambda item: item[1])
+        trainer, server, shortage = self._memory()
+        is_diloco = self.layout.strategy.kind is StrategyKind.DILOCO and len(self.layout.groups) > 1
+        return Prediction(
+            step_s=parts.step_s,
+            samples_s=parts.samples_s,
+            low=parts.samples_s / (1 + Z80 * error),
+            high=parts.samples_s / max(0.05, 1 - Z80 * error),
+            bound_s=parts.bound_s,
+            compute_s=parts.compute_s,
+            exchange_s=parts.exchange_s,
+            wait_s=parts.wait_s,
+            bytes_by_host={
+                self.hosts[host].name: (load.sent * self.size, load.received * self.size)
+                for host, load in sorted(parts.loads.items())
+                if load.sent or load.received
+            },
+            trainer_bytes=trainer,
+            server_bytes=server,
+            bottleneck=f"{name}, {seconds(min(time, parts.step_s))} of {seconds(parts.step_s)}",
+            notes=parts.notes,
+            shortage=shortage,
+            utilisation=self._utilisation() if is_diloco else {},
+        )
+
+    def _memory(self) -> tuple[float, float, str]:
+        """Returns the memory of a trainer and of a server in bytes, and a sentence if a host lacks it."""
+        kind = self.layout.strategy.kind
+        several = len(self.layout.trainers) * self.layout.ranks > 1 or self.layout.servers
+        trainer = float(self.first.peak_bytes + (self.size if several else 0))
+        states = self.first.optimizer_bytes
+        if kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR):
+            whole = self.first.parameter_bytes + 2 * self.size + states
+        elif kind is StrategyKind.DILOCO:
+            whole = 4.0 * self.first.float32_bytes
+        else:
+            whole = 2 * self.size
+        server = whole / len(self.layout.servers) if self.layout.servers else 0.0
+        shortage = ""
+        on_trainer_host = Counter(self._ranks(self.layout.trainers))
+        on_server_host = Counter(self.layout.servers)
+        for host in sorted(self.rates):
+            facts = self.hosts[host]
+            needed = on_server_host[host] * server
+            if self.first.uses_gpu:
+                if on_trainer_host[host] and facts.gpu_bytes is not None and trainer > facts.gpu_bytes:
+                    shortage = shortage or f"a trainer needs more memory than a GPU of {facts.name} has"
+            else:
+                needed += on_trainer_host[host] * trainer
+            if facts.memory_bytes is not None and needed > facts.memory_bytes:
+                shortage = shortage or f"the replicas on {facts.name} need more memory than it has"
+        return trainer, server, shortage
+
+
+def _without_copies(stages: Sequence[Stage]) -> list[Stage]:
+    """Returns the stages with one host for each group of hosts that do the same, since these end at the same time."""
+    by_host: dict[int, dict[tuple[int, int], float]] = {}
+    for number, stage in enumerate(stages):
+        for resource, value in stage.seconds_per_byte:
+            by_host.setdefault(resource // 3, {})[(number, resource % 3)] = value
+    kept: dict[tuple[tuple[tuple[int, int], float], ...], int] = {}
+    for host, uses in by_host.items():
+        kept.setdefault(tuple(sorted(uses.items())), host)
+    hosts = set(kept.values())
+    return [
+        Stage(tuple(use for use in stage.seconds_per_byte if use[0] // 3 in hosts), stage.fixed_s) for stage in stages
+    ]
+
+
+def _scaled(stage: Stage, factor: float) -> Stage:
+    return Stage(tuple((resource, value * factor) for resource, value in stage.seconds_per_byte), stage.fixed_s)
+
+
+def _add(loads: dict[int, HostLoad], more: Mapping[int, HostLoad]) -> None:
+    """Adds further loads of hosts in place."""
+    for host, load in more.items():
+        before = loads.get(host, HostLoad())
+        loads[host] = HostLoad(before.sent + load.sent, before.received + load.received, before.local + load.local)

@@ -1,0 +1,231 @@
+"""Profile: the measured parts of a training script's steps on one kind of host, as a small JSON file.
+
+`torchyard_roles.profiling.step_recorder` measures them. The desktop adds on which host and from which snapshot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from torchyard_core.atomic_write import write_atomically
+from torchyard_core.errors import FileProblem
+from torchyard_core.formatting import age
+from torchyard_core.next_steps import ProfileScript
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import FrozenModel, Launcher, Program
+
+MAX_BYTES = 4 * 1024 * 1024
+FORMAT = 1
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Duration(FrozenModel):
+    """The mean of measured durations, and their standard deviation, in seconds."""
+
+    mean: Seconds
+    spread: Seconds = 0.0
+
+
+class StepSize(FrozenModel):
+    """The parts of steps with one batch size."""
+
+    batch: Annotated[int, Field(ge=1)] | None
+    """Samples of a trainer's batch; None if the script does not use `cluster.loader`."""
+    steps: Annotated[int, Field(ge=1)]
+    """Number of measured steps."""
+    step: Duration
+    forward: Duration
+    """Up to the first gradient, with the loss."""
+    backward: Duration
+    optimizer: Duration
+    other: Duration
+    """Loading of data and the rest of the loop. In a black box, everything but the optimizer."""
+
+
+class Gradient(FrozenModel):
+    """A gradient, or several neighbouring ones."""
+
+    bytes: Count
+    ready_s: Seconds
+    """Seconds from the beginning of the backward pass."""
+
+
+class Profile(FrozenModel):
+    """The measurement of one script on one kind of host."""
+
+    format: Literal[1]
+    program: str
+    """The script or module."""
+    snapshot: str | None
+    """The root hash of the working folder's snapshot, or None without a working folder."""
+    host: str
+    host_kind: str
+    measured_at: str
+    """RFC 3339, UTC."""
+    black_box: bool
+    """Whether the script did not call `distribute()`, so that only whole steps and the optimizer were measured."""
+    torch: str
+    device: str
+    parameter_bytes: dict[str, Count]
+    """By dtype."""
+    gradient_bytes: dict[str, Count]
+    """By dtype."""
+    optimizer_bytes: Count
+    gradients: tuple[Gradient, ...]
+    """In the order in which they become ready; empty in a black box."""
+    sizes: Annotated[tuple[StepSize, ...], Field(min_length=1)]
+    """By batch size; the script's own comes first."""
+    peak_bytes: Count
+    """Largest memory of the process: of the GPU's memory if it uses a GPU."""
+    memory_bytes_s: Rate
+    """Rate of copies within the host's memory."""
+    to_gpu_bytes_s: Rate | None = None
+    from_gpu_bytes_s: Rate | None = None
+
+    @property
+    def model_bytes(self) -> int:
+        """M: the size of the gradients that trainers exchange in a step."""
+        return sum(self.gradient_bytes.values())
+
+    @property
+    def batch(self) -> int | None:
+        return self.sizes[0].batch
+
+    def age_s(self, now: datetime) -> float | None:
+        """Returns the age in seconds, or None if the time is not readable."""
+        try:
+            return (now - datetime.fromisoformat(self.measured_at)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+
+    def as_text(self) -> str:
+        """Returns the content of the profile's file."""
+        return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
+
+
+def host_kind(host: HostFacts) -> str:
+    """Returns the kind of a host, whose members are assumed to be equally fast: its GPU model, or its CPUs."""
+    if host.gpus:
+        return host.gpus[0].name
+    return f"{host.cpus} CPUs" if host.cpus is not None else "unknown"
+
+
+def profile_of(measured: Any, program: str, snapshot: str | None, host: HostFacts, now: datetime) -> Profile:
+    """Returns the profile with the measurements of a host. Raises ValueError if they are malformed."""
+    if not isinstance(measured, dict):
+        raise ValueError("the measurements are not an object")
+    stamp = now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    known = {"format": FORMAT, "program": program, "snapshot": snapshot, "host": host.name}
+    return Profile.model_validate_json(
+        json.dumps({**measured, **known, "host_kind": host_kind(host), "measured_at": stamp})
+    )
+
+
+def read_profile(path: Path) -> Profile:
+    """Reads a profile. Raises FileProblem if the file is unreadable or not a profile."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES)
+        return Profile.model_validate_json(text)
+    except OSError as error:
+        raise FileProblem(f"{path}: {error.strerror or error}.", code="unreadable_file") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        what = f"{place}: {first['msg']}" if place else first["msg"]
+        raise FileProblem(
+            f"{path}: this is not a profile ({what}).",
+            code="wrong_profile",
+            hint=ProfileScript("FILE"),
+        ) from None
+
+
+def program_name(program: Program) -> str:
+    """Returns the script, module or command of a program, by which its profiles are found."""
+    if program.launcher is Launcher.COMMAND:
+        return " ".join(program.command)
+    return program.module or program.script or ""
+
+
+class ProfileCache:
+    """The newest profile of each program and kind of host, in a folder of a desktop."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def keep(self, workdir: Path | None, profile: Profile) -> Path:
+        """Writes a profile, and returns its path. Raises FileProblem."""
+        kind = re.sub(r"[^A-Za-z0-9]+", "-", profile.host_kind).strip("-") or "unknown"
+        path = self._folder / f"{_key(workdir, profile.program)}-{kind}.json"
+        write_atomically(path, profile.as_text(), 0o600)
+        return path
+
+    def find(self, workdir: Path | None, program: str) -> tuple[Profile, ...]:
+        """Returns the newest profile of each kind of host, newest first. Unreadable files are ignored."""
+        found = []
+        for path in sorted(self._folder.glob(f"{_key(workdir, program)}-*.json")):
+            try:
+                found.append(read_profile(path))
+            except FileProblem:
+                continue
+        return tuple(sorted(found, key=lambda profile: profile.measured_at, reverse=True))
+
+
+def _key(workdir: Path | None, program: str) -> str:
+    return hashlib.sha256(f"{workdir or ''}\0{program}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class ChosenProfiles:
+    """Profiles by kind of host, with remarks for the user."""
+
+    by_kind: dict[str, Profile]
+    remarks: tuple[str, ...]
+
+    def of(self, host: HostFacts) -> Profile | None:
+        return self.by_kind.get(host_kind(host))
+
+
+def choose_profiles(
+    profiles: Sequence[Profile], snapshot: str | None, hosts: Sequence[HostFacts], now: datetime
+) -> ChosenProfiles:
+    """Returns the profiles to use on a fleet.
+
+    A profile of another snapshot is used, and a remark says so with its age. If no profile fits the kind of any host,
+    the first one counts for all hosts, as for a fleet that was never checked.
+    """
+    by_kind: dict[str, Profile] = {}
+    for profile in profiles:
+        by_kind.setdefault(profile.host_kind, profile)
+    remarks = []
+    for profile in by_kind.values():
+        if snapshot is not None and profile.snapshot != snapshot:
+            passed = profile.age_s(now)
+            when = f"{age(passed)} ago" if passed is not None else "at an unknown time"
+            remarks.append(
+                f"The profile of {profile.host_kind} was measured {when} with other files than the working folder has "
+                "now."
+            )
+        if profile.black_box:
+            remarks.append(
+                f"The profile of {profile.host_kind} is that of a black box: {profile.program} does not call "
+                "distribute(). Its gradients are assumed to become ready evenly in the last two thirds of a step."
+            )
+    kinds = {host_kind(host) for host in hosts}
+    if by_kind and hosts and not kinds & by_kind.keys():
+        first = next(iter(by_kind.values()))
+        remarks.append(f"No host of the fleet is of the profiled kind ({first.host_kind}): all are assumed to be.")
+        by_kind = dict.fromkeys(kinds, first) | by_kind
+    return ChosenProfiles(by_kind, tuple(remarks))

@@ -1,0 +1,127 @@
+"""The use case "advise": profiles, hosts, links and bookings of a desktop, and the advice that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from torchyard_core.advisor.fleet_hosts import advised_fleet
+from torchyard_core.advisor.profile import Profile, choose_profiles, program_name
+from torchyard_core.advisor.recommendation import Advice, Alternative, advise
+from torchyard_core.app.launch_run import InvalidTopology
+from torchyard_core.app.profile_script import profile_cache, snapshot_root, workdir_of
+from torchyard_core.booking.launch_booking import LaunchBooking
+from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.errors import RunFailed
+from torchyard_core.fleet.inventory import Inventory
+from torchyard_core.home import Home
+from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.checks.bandwidth import BandwidthCache
+from torchyard_core.next_steps import ProfileScript
+from torchyard_core.problems import has_errors
+from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.host_facts import HostFacts
+
+
+@dataclass(frozen=True)
+class AdviceOptions:
+    """Choices of the user."""
+
+    profiles: tuple[Profile, ...] = ()
+    """Profiles from files, in place of those that this desktop has measured."""
+    batch: int | None = None
+
+
+def advise_topology(
+    source: TopologyFile,
+    home: Home,
+    inventory: Inventory,
+    facts: Sequence[HostFacts],
+    available: Sequence[HostFacts] | None = None,
+    options: AdviceOptions | None = None,
+) -> Advice:
+    """Returns the advice for a topology on a fleet. Contacts no host.
+
+    Args:
+        facts: The hosts of the fleet. The current users of their GPUs do not matter.
+        available: The hosts without the GPUs that others use or have booked.
+
+    Raises:
+        InvalidTopology: The file has errors.
+        RunFailed: There is no profile, or no feasible topology.
+        UsageError: The topology cannot be predicted.
+    """
+    options = options or AdviceOptions()
+    if source.topology is None or has_errors(source.problems):
+        raise InvalidTopology(source.problems, source.source)
+    topology = source.topology
+    workdir = workdir_of(source)
+    profiles = options.profiles or profile_cache(home).find(workdir, program_name(topology.program))
+    if not profiles:
+        message = f"{program_name(topology.program) or 'the program'} was never profiled on this computer."
+        raise RunFailed(message, code="no_profile", hint=ProfileScript(source.source))
+    chosen = choose_profiles(profiles, snapshot_root(source, home), facts, datetime.now(UTC))
+    stated = {host.name: host.bandwidth_gbps * 1e9 / 8 for host in inventory.hosts if host.bandwidth_gbps}
+    measured = BandwidthCache(home.caches / "bandwidth.json").all_pairs()
+    fleet = advised_fleet(facts, chosen, stated, measured, options.batch)
+    free = None if available is None else advised_fleet(available, chosen, stated, measured, options.batch)
+    return advise(
+        topology,
+        fleet,
+        free,
+        is_black_box=any(profile.black_box for profile in chosen.by_kind.values()),
+        has_samples=options.batch is not None or all(profile.batch for profile in chosen.by_kind.values()),
+    )
+
+
+def available_hosts(calendar: Calendar, zone: str, known: Sequence[HostFacts]) -> Sequence[HostFacts]:
+    """Returns the hosts without the GPUs that other users have booked now. Raises TorchyardError of the calendar."""
+    return LaunchBooking(calendar, zone, BookingOptions()).choices(known)[-1]
+
+
+def advice_as_json(advice: Advice) -> dict[str, Any]:
+    """Returns the output of `torchyard advise --json`."""
+    return {
+        "current": _as_json(advice.current),
+        "fastest": _as_json(advice.fastest),
+        "fewest_gpus": _as_json(advice.fewest),
+        "available_now": _as_json(advice.available),
+        "same_result": [_as_json(each) for each in advice.same_result],
+        "other_result": [_as_json(each) for each in advice.other_result],
+        "curve": [vars(point) for point in advice.curve],
+        "next_host_samples_s": advice.next_host,
+        "candidates": advice.candidates,
+        "remarks": list(advice.remarks),
+    }
+
+
+def _as_json(alternative: Alternative | None) -> dict[str, Any] | None:
+    if alternative is None:
+        return None
+    counts, prediction = alternative.counts, alternative.prediction
+    return {
+        "strategy": counts.kind.value,
+        "trainers": counts.trainers,
+        "servers": counts.servers,
+        "groups": counts.groups,
+        "hosts": list(alternative.hosts),
+        "gpus": alternative.gpus,
+        "changes_result": alternative.changes_result,
+        "step_s": prediction.step_s,
+        "samples_s": prediction.samples_s,
+        "samples_s_80": [prediction.low, prediction.high],
+        "bound_s": prediction.bound_s,
+        "parts": {
+            "compute_s": prediction.compute_s,
+            "exchange_s": prediction.exchange_s,
+            "wait_s": prediction.wait_s,
+        },
+        "bytes_per_step": {name: list(both) for name, both in prediction.bytes_by_host.items()},
+        "trainer_bytes": prediction.trainer_bytes,
+        "server_bytes": prediction.server_bytes,
+        "bottleneck": prediction.bottleneck,
+        "notes": list(prediction.notes),
+        "utilisation": {wire: dict(by_steps) for wire, by_steps in prediction.utilisation.items()},
+    }

@@ -1,0 +1,72 @@
+"""The use case "start a sweep": check topology and search, launch the coordinator, and record the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torchyard_core.app.desktop import Desktop
+from torchyard_core.app.launch_run import InvalidTopology, LaunchCallbacks, LaunchRun
+from torchyard_core.errors import RunFailed
+from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.checks.check import Check
+from torchyard_core.launch.sweep_launch import SweepLaunch
+from torchyard_core.problems import Problem, has_errors
+from torchyard_core.sweeps.search_file import SearchFile
+from torchyard_core.topology.file import TopologyFile
+
+
+class InvalidSearch(RunFailed):
+    """Raised when a search file has errors. `problems` holds them."""
+
+    def __init__(self, problems: Sequence[Problem], source: str):
+        self.problems = tuple(problems)
+        lines = [problem.printed(source) for problem in self.problems]
+        super().__init__("\n".join(lines), code="search_problems", hint="Correct the file, then start it again.")
+
+
+class LaunchSweep(LaunchRun):
+    """Starts a sweep of a topology."""
+
+    def __init__(
+        self,
+        desktop: Desktop,
+        source: TopologyFile,
+        search: SearchFile,
+        callbacks: LaunchCallbacks | None = None,
+        *,
+        name: str = "",
+        booking: BookingOptions | None = None,
+        arguments: Sequence[str] = (),
+        study: str = "",
+        same_code_as: str | None = None,
+        verb: str = "sweep",
+    ):
+        """Creates the use case.
+
+        Args:
+            study: The study of an ended sweep to continue, as in `sweep_messages.Sweep`.
+            same_code_as: The root hash that the code must have; None accepts any code.
+            verb: The command that is repeated in hints.
+        """
+        super().__init__(desktop, source, callbacks, name=name, booking=booking, arguments=arguments)
+        self._search = search
+        self._study = study
+        self._same_code_as = same_code_as
+        self._verb = verb
+
+    def prepare(self) -> None:
+        """Checks topology and search. Raises InvalidTopology, InvalidSearch, or RunFailed for a missing secret."""
+        source, search = self._source, self._search.search
+        self.problems = tuple(source.check(self.desktop.fleet.known()))
+        if source.topology is None or has_errors(self.problems):
+            raise InvalidTopology(self.problems, source.source)
+        of_search = self._search.check(source.topology)
+        if search is None or has_errors(of_search):
+            raise InvalidSearch(of_search, self._search.source)
+        topology = source.topology
+        self.callbacks.on_check(Check("topology", "", True, topology.name))
+        name = self._name or search.name or topology.name
+        create = partial(SweepLaunch, search=search, study=self._study, same_code_as=self._same_code_as)
+        arguments = self._arguments or (source.source,)
+        self._make_launch(source, name, topology.program.secrets, arguments, create=create, verb=self._verb)

@@ -1,0 +1,372 @@
+"""`torchyard sweeps`: sweeps that were started, and their trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchyard_core.app.run_links import link_to_primary, reach
+from torchyard_core.cli.commands import runs
+from torchyard_core.cli.context import CommandContext, command_context
+from torchyard_core.cli.file_arguments import text_of
+from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
+from torchyard_core.cli.run_lookup import find, history_of
+from torchyard_core.errors import AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError, UsageError
+from torchyard_core.formatting import counted, since
+from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, list_runs, show_run
+from torchyard_core.launch.runs.sweep_results import SweepCopies
+from torchyard_core.next_steps import ListRuns
+from torchyard_core.sweeps.trial_table import SweepTable, Trial, topology_of_trial
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.fleet import Fleet
+    from torchyard_core.interop.remarks import Remark
+
+app = typer.Typer(
+    help="Sweeps that were started: list, show, stop, resume, best; import, export.", no_args_is_help=True
+)
+ID = typer.Argument(metavar="ID", help="The ID of the sweep's run, its beginning or end, or its name.")
+OUTPUT = typer.Option("-o", "--output", metavar="PATH", help="Write a file; default: stdout.")
+
+
+@app.command("list")
+def list_all(context: typer.Context, as_json: Json = False) -> None:
+    """List the sweeps that are known to the hosts and to this computer, newest first.
+
+    Exit code 3: a host could not be reached; its sweeps are listed with their last known state.
+
+    Example: torchyard sweeps list
+    """
+    chosen = command_context(context)
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        links, errors = reach(fleet, fleet.hosts)
+        known = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
+        found = [run for run in known if run.is_sweep]
+        tables = {run.run_id: _table(chosen, fleet, run)[0] for run in found}
+    for error in errors.values():
+        remark(f"torchyard: {error.sentence()}")
+    if as_json:
+        print_json([{**run.to_json(), "trials": _counts(tables[run.run_id])} for run in found])
+    elif found:
+        rows = [
+            [run.run_id, run.name, run.state, since(run.submitted), *_cells(tables[run.run_id]), run.reason]
+            for run in found
+        ]
+        table(("ID", "NAME", "STATE", "SUBMITTED", "TRIALS", "FAILED", "BEST", "REASON"), rows)
+    else:
+        say("No sweeps are known.")
+    if any(not isinstance(error, AgentMissing) for error in errors.values()):
+        raise typer.Exit(3)
+
+
+@app.command("show")
+def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = False) -> None:
+    """Show a sweep with its trials, the best one so far, and the importance of its parameters.
+
+    Also copies the study to this computer: `optuna-dashboard sqlite:///FILE` opens the file that is named.
+
+    Exit code 3: its primary's host could not be reached; the last known state is shown.
+
+    Example: torchyard sweeps show last
+    """
+    chosen = command_context(context)
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = _find(chosen, fleet, run_id)
+        found, error = _table(chosen, fleet, run)
+    if found is None:
+        raise error or RunFailed(f"sweep {run.run_id} has not written its trials yet.", code="no_trials")
+    study = SweepCopies(chosen.home.sweeps).study_file(run.run_id)
+    if as_json:
+        about = {"run": run.to_json(), "study_file": str(study) if study.exists() else None}
+        print_json({**found.to_json(), **about, "fresh": error is None})
+    else:
+        _print(found, run, study)
+    if error is not None:
+        remark(f"torchyard: {error.sentence()} This is what was known here.")
+        raise typer.Exit(error.exit_code)
+
+
+@app.command("stop")
+def stop(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    trial: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Stop only this trial, which then counts as failed.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Kill it at once, without its grace period.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop a sweep with all its trials, or one trial, and wait for its end.
+
+    Exit code 1: it had already ended.
+
+    Example: torchyard sweeps stop last --trial 3
+    """
+    chosen = command_context(context)
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = _find(chosen, fleet, run_id)
+        stopped = run.run_id
+        if trial is not None:
+            found, error = _table(chosen, fleet, run)
+            if error is not None:
+                raise error
+            chosen_trial = _trial(found, trial, run)
+            if chosen_trial.state != "running":
+                message = f"trial {trial} of sweep {run.run_id} is not running: it is {chosen_trial.state}."
+                raise RunFailed(message, code="run_over")
+            stopped = chosen_trial.run_id
+    runs.stop(context, stopped, force=force, as_json=as_json)
+
+
+@app.command("best")
+def best(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    trial: Annotated[str | None, typer.Option(metavar="NUMBER", help="Another trial than the best one.")] = None,
+    output: Annotated[Path | None, OUTPUT] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the topology of the best trial, with its parameters in the arguments.
+
+    Exit code 1: no trial has completed yet.
+
+    Example: torchyard sweeps best last -o best.yaml
+    """
+    from torchyard_core.atomic_write import write_atomically
+    from torchyard_core.topology.file import dump, topology_from_text
+
+    chosen = command_context(context)
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = _find(chosen, fleet, run_id)
+        found, error = _table(chosen, fleet, run)
+        text = _topology_text(chosen, fleet, run)
+    if error is not None:
+        remark(f"torchyard: {error.sentence()} This is what was known here.")
+    wanted = _trial(found, trial, run) if trial is not None else found.best if found is not None else None
+    if wanted is None:
+        raise RunFailed(f"no trial of sweep {run.run_id} has completed.", code="no_best")
+    topology = topology_from_text(text, run.name).topology
+    if topology is None:
+        raise RunFailed(f"the topology of sweep {run.run_id} cannot be read by this version.", code="no_topology")
+    document = dump(topology_of_trial(topology, wanted))
+    if output is not None:
+        write_atomically(output, document)
+    if as_json:
+        answer = {"trial": wanted.trial, "value": wanted.value, "params": dict(wanted.params), "topology": document}
+        print_json(answer)
+    elif output is None:
+        print_document(document)
+    else:
+        say(f"trial {wanted.trial} was written to {output}")
+
+
+@app.command("resume")
+def resume(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the sweep has started.")] = False,
+    book: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for this length, like 4h, until it ends.")
+    ] = None,
+    new_code: Annotated[
+        bool, typer.Option("--new-code", help="Accept that the files of the working folder have changed.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Continue an ended sweep, with its study, until it has all its trials.
+
+    Trials that the end of the sweep interrupted are run again, as new trials. The sweep continues as a run of its own,
+    and must have been started from this computer.
+
+    Exit code 0: all trials have ended. 1: the sweep failed, was stopped or could not start, or has not ended yet.
+
+    Example: torchyard sweeps resume last
+    """
+    from torchyard_core.app.resume_sweep import resume_sweep
+    from torchyard_core.cli.commands.run import booking_options, callbacks_for, launch_and_follow, view_for
+    from torchyard_core.cli.interrupts import counting_interrupts
+
+    chosen = command_context(context, yes=yes)
+    with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = _find(chosen, fleet, run_id)
+        view = view_for(as_json=as_json)
+        launch = resume_sweep(
+            chosen.desktop(fleet),
+            run,
+            _table(chosen, fleet, run)[1],
+            callbacks_for(chosen, view, as_json=as_json),
+            booking=booking_options(chosen, book, None, None),
+            new_code=new_code,
+        )
+        launch.prepare()
+        launch_and_follow(launch, chosen, fleet, view, interrupts, [], detach=detach, as_json=as_json)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The tuning job, as YAML or JSON; - reads it from stdin.")
+    ],
+    output: Annotated[Path | None, OUTPUT] = None,
+    as_json: Json = False,
+) -> None:
+    """Convert the studySpec of a Vertex AI HyperparameterTuningJob into a search file.
+
+    What the search cannot express is listed on stderr. `torchyard import vertex` converts its trialJobSpec.
+
+    Example: torchyard sweeps import job.yaml -o search.yaml
+    """
+    from torchyard_core.interop.formats import vertex_study
+    from torchyard_core.sweeps.search_file import dump_search
+
+    text, source = text_of(file)
+    imported = vertex_study.read(text, source)
+    document = dump_search(imported.search)
+    data = imported.search.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    _print_document(document, {"search": data}, imported.remarks, source, output, as_json=as_json)
+
+
+@app.command("export")
+def export(
+    search: Annotated[Path, typer.Argument(metavar="SEARCH", help="The search file.")],
+    output: Annotated[Path | None, OUTPUT] = None,
+    form: Annotated[str, typer.Option("--as", metavar="FORM", help="yaml or json.")] = "yaml",
+    as_json: Json = False,
+) -> None:
+    """Print a search file as a Vertex AI HyperparameterTuningJob, without its trialJobSpec.
+
+    Exit code 1: the search has errors.
+
+    Example: torchyard sweeps export search.yaml -o job.yaml
+    """
+    from torchyard_core.app.launch_sweep import InvalidSearch
+    from torchyard_core.interop.formats import vertex_study
+    from torchyard_core.problems import has_errors
+    from torchyard_core.sweeps.search_file import read_search
+
+    read = read_search(search)
+    problems = read.check()
+    if read.search is None or has_errors(problems):
+        raise InvalidSearch(problems, read.source)
+    exported = vertex_study.write(read.search, form)
+    _print_document(exported.text, {"text": exported.text}, exported.remarks, read.source, output, as_json=as_json)
+
+
+def _print_document(
+    text: str, answer: dict[str, Any], remarks: Sequence[Remark], source: str, output: Path | None, *, as_json: bool
+) -> None:
+    """Prints or writes a converted document, and its remarks on stderr."""
+    from torchyard_core.atomic_write import write_atomically
+
+    if output is not None:
+        write_atomically(output, text)
+    if as_json:
+        print_json({**answer, "remarks": [one.to_json() for one in remarks]})
+        return
+    if output is None:
+        print_document(text)
+    for one in remarks:
+        remark(one.printed(source))
+
+
+def _find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
+    """Returns the sweep that `run_id` refers to; `last` is the newest sweep. Raises UsageError."""
+    if run_id == "last":
+        links, _ = reach(fleet, fleet.hosts)
+        sweeps = [run for run in list_runs(links, history_of(chosen)) if run.is_sweep]
+        if not sweeps:
+            raise UsageError("no sweep is known.", code="no_run", hint=ListRuns())
+        return _at_present(fleet, sweeps[0])
+    run = _at_present(fleet, find(chosen, fleet, run_id))
+    if not run.is_sweep:
+        raise UsageError(f"run {run.run_id} is no sweep.", code="no_sweep", hint=ListRuns())
+    return run
+
+
+def _at_present(fleet: Fleet, run: KnownRun) -> KnownRun:
+    """Returns the run in its present state if its primary answers; the history of this computer may be older."""
+    if run.is_fresh:
+        return run
+    try:
+        shown = show_run(run, link_to_primary(fleet, run))
+    except (HostError, AgentRefused):
+        return run
+    return replace(run, state=shown["state"], reason=shown["reason"], as_of=shown["as_of"], is_fresh=shown["fresh"])
+
+
+def _table(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> tuple[SweepTable | None, TorchyardError | None]:
+    """Returns the trials from the sweep's primary; if it does not answer, those last known here, and the error."""
+    copies = SweepCopies(chosen.home.sweeps)
+    try:
+        return copies.update(run.run_id, link_to_primary(fleet, run)), None
+    except (HostError, AgentRefused) as error:
+        return copies.table(run.run_id), error
+
+
+def _topology_text(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> str:
+    record = history_of(chosen).load(run.run_id)
+    if record is not None and record.topology:
+        return record.topology
+    about: dict[str, Any] = ask_run(run, link_to_primary(fleet, run))["record"].get("record", {})
+    return str(about.get("topology", ""))
+
+
+def _trial(found: SweepTable | None, number: str, run: KnownRun) -> Trial:
+    trial = found.trial(number) if found is not None else None
+    if trial is None:
+        count = len(found.trials) if found is not None else 0
+        message = f"sweep {run.run_id} has no trial {number}."
+        raise UsageError(message, code="no_trial", hint=f"It has {counted(count, 'trial')}, from 1.")
+    return trial
+
+
+def _counts(found: SweepTable | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    best = found.best
+    counts = {state: found.count(state) for state in ("complete", "failed", "pruned", "interrupted", "running")}
+    return {
+        "wanted": found.wanted,
+        **counts,
+        "best": None if best is None else {"trial": best.trial, "value": best.value},
+    }
+
+
+def _cells(found: SweepTable | None) -> list[str]:
+    if found is None:
+        return ["-", "-", "-"]
+    best = found.best
+    shown = "-" if best is None else f"{found.metric} {best.value:g} (trial {best.trial})"
+    done = found.count("complete", "failed", "pruned")
+    return [f"{done} of {found.wanted}", str(found.count("failed")), shown]
+
+
+def _print(found: SweepTable, run: KnownRun, study: Path) -> None:
+    say(f"{run.run_id}  {run.name}")
+    reason = f": {run.reason}" if run.reason else ""
+    done = found.count("complete", "failed", "pruned")
+    say(f"{run.state}{reason}, {done} of {found.wanted} trials, {found.count('failed')} failed")
+    if (best := found.best) is not None:
+        say(f"best: trial {best.trial}, {found.metric} {best.value:g}")
+    if found.importances:
+        say("importance: " + ", ".join(f"{name} {value:.0%}" for name, value in found.importances.items()))
+    if found.lost:
+        say(f"lost: {', '.join(found.lost)}")
+    if study.exists():
+        say(f"study: {study}")
+    if found.trials:
+        say()
+        headings = ("TRIAL", "STATE", found.metric.upper(), *found.parameters, "HOSTS", "RUN", "CAUSE")
+        table(headings, [_row(found, trial) for trial in found.trials])
+
+
+def _row(found: SweepTable, trial: Trial) -> list[str]:
+    value = trial.value if trial.value is not None else trial.values[-1][1] if trial.values else None
+    params = [f"{trial.params[name]}" if name in trial.params else "-" for name in found.parameters]
+    shown = "-" if value is None else f"{value:g}"
+    return [trial.trial, trial.state, shown, *params, " ".join(trial.hosts), trial.run_id, trial.cause]

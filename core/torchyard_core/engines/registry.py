@@ -1,0 +1,90 @@
+"""The choice of the engine for a topology or a run, and the fleet with the hosts of all engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from torchyard_core.engines.engine import Engine
+from torchyard_core.engines.slurm.cluster_check import ClusterCheck
+from torchyard_core.engines.slurm.cluster_link import ClusterHosts
+from torchyard_core.engines.slurm.engine import SlurmEngine
+from torchyard_core.engines.slurm.launch import SlurmLaunch
+from torchyard_core.engines.ssh import SshEngine
+from torchyard_core.errors import UsageError
+from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.fleet.credential_prompts import Prompter
+from torchyard_core.fleet.fleet import Fleet
+from torchyard_core.fleet.inventory import Host
+from torchyard_core.problems import did_you_mean
+from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.model import Topology
+
+
+def open_fleet(
+    hosts: Iterable[Host],
+    clusters: Iterable[Cluster],
+    known_hosts: Path,
+    facts_file: Path,
+    questions: Prompter | None = None,
+    on_remark: Callable[[str], None] = lambda remark: None,
+) -> Fleet:
+    """Creates a fleet that also knows the nodes of runs on clusters. It has no links yet."""
+    fleet = Fleet(hosts, known_hosts, facts_file, questions, on_remark)
+    fleet.others = tuple(ClusterHosts(cluster, fleet.dialer, on_remark) for cluster in clusters)
+    return fleet
+
+
+def engine_of(topology: Topology, fleet: Fleet) -> Engine:
+    """Returns the engine that the pools of a topology name. Raises UsageError if they name several."""
+    named = dict.fromkeys(host for pool in topology.pools for host in pool.hosts or ())
+    clusters = {other.cluster.name: other for other in _clusters(fleet)}
+    chosen = [name for name in named if name in clusters]
+    if not chosen:
+        return SshEngine(fleet)
+    on_clusters = all(pool.hosts and set(pool.hosts) == {chosen[0]} for pool in topology.pools)
+    if not on_clusters:
+        raise UsageError(
+            f"some pools are on the cluster {chosen[0]} and others are not: all pools of a run need the same place.",
+            code="mixed_places",
+            hint=f"Write `hosts: [{chosen[0]}]` in each pool, or use `torchyard run FILE --on {chosen[0]}`.",
+        )
+    return SlurmEngine(clusters[chosen[0]], fleet)
+
+
+def check_cluster(fleet: Fleet, name: str) -> ClusterCheck:
+    """Logs in to a cluster, installs the agent if necessary, and returns what the cluster tells about itself."""
+    return ClusterCheck.of(next(other for other in _clusters(fleet) if other.cluster.name == name))
+
+
+def submitted_script(source: TopologyFile, place: str, fleet: Fleet) -> str:
+    """Returns the script that a launch of a topology on a cluster submits.
+
+    Raises UsageError for an unknown cluster, RunFailed and HostError.
+    """
+    moved = on_place(source, place, fleet)
+    assert moved.topology is not None
+    hosts = next(other for other in _clusters(fleet) if other.cluster.name == place)
+    launch = SlurmLaunch(moved, moved.topology, moved.topology.name, fleet, {}, lambda event: None, cluster=hosts)
+    return launch.script()
+
+
+def _clusters(fleet: Fleet) -> list[ClusterHosts]:
+    return [other for other in fleet.others if isinstance(other, ClusterHosts)]
+
+
+def on_place(source: TopologyFile, place: str, fleet: Fleet) -> TopologyFile:
+    """Returns the topology with all pools in `place`, a cluster of the fleet. Raises UsageError for another name.
+
+    Labels, pins and names of hosts choose among the hosts of the fleet file, so they do not apply.
+    """
+    names = [other.cluster.name for other in _clusters(fleet)]
+    if place not in names:
+        hint = f"Its clusters: {', '.join(names)}." if names else "Add one to `clusters` of the fleet file."
+        message = f"the fleet has no cluster `{place}`{did_you_mean(place, names)}"
+        raise UsageError(message, code="unknown_cluster", hint=hint)
+    if source.topology is None:
+        return source
+    pools = tuple(pool.model_copy(update={"hosts": (place,), "labels": {}}) for pool in source.topology.pools)
+    return replace(source, topology=source.topology.model_copy(update={"pools": pools, "pins": {}}))

@@ -1,0 +1,96 @@
+"""What a cluster's login node tells about it: for the planner, for the checklist of a launch, and for `hosts check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchyard_core.engines.slurm.slots import on_slots, slots_of
+from torchyard_core.errors import HostError, TorchyardError
+from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.fleet.daemon_client import DaemonClient
+from torchyard_core.formatting import counted
+from torchyard_core.launch.checks.check import Check
+from torchyard_core.next_steps import Advice
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import Topology
+
+OLDEST_VERSION = (21, 8)
+DESCRIBE_TIMEOUT_S = 120.0
+KILL_WAIT_S = 30.0
+"""Slurm's default. A shorter wait seldom suffices to save a model."""
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """The agent's answer to `cluster.describe`."""
+
+    answer: dict[str, Any]
+    agent: str
+    """Version and interpreter of the agent."""
+
+    @classmethod
+    def read(cls, login: DaemonClient, cluster: Cluster) -> ClusterDescription:
+        """Asks the login node. Raises HostError or AgentRefused."""
+        answer = login.call("cluster.describe", {"partition": cluster.partition}, DESCRIBE_TIMEOUT_S)
+        return cls(answer, f"{login.hello['version']} on Python {login.python}")
+
+    @property
+    def shapes(self) -> Sequence[dict[str, Any]]:
+        found: Sequence[dict[str, Any]] = self.answer["nodes"]
+        return found
+
+    def plan_input(self, cluster: Cluster, topology: Topology) -> tuple[list[HostFacts], Topology]:
+        """Returns the slots for the planner, and the topology with their names."""
+        most = sum(pool.replicas for pool in topology.pools)
+        slots = slots_of(cluster, self.shapes, most)
+        return slots, on_slots(topology, cluster, slots)
+
+    def checks(self, cluster: Cluster) -> list[Check]:
+        """Returns the lines of a launch's checklist about the cluster."""
+        nodes = counted(sum(shape["count"] for shape in self.shapes), "node")
+        message = f"Slurm {self.answer['version']}, {nodes}, agent {self.agent}"
+        lines = [Check("host", cluster.name, True, message)]
+        lines += [
+            Check("host", cluster.name, True, problem.message, problem.advice, warning=True)
+            for problem in self.problems(cluster)
+            if problem.code != "kill_wait"
+        ]
+        return lines
+
+    def problems(self, cluster: Cluster) -> list[TorchyardError]:
+        """Returns what the user should know about the cluster before a run."""
+        found = []
+        settings, home = self.answer["settings"], self.answer["home"]
+        version = tuple(int(part) for part in self.answer["version"].split(".")[:2] if part.isdigit())
+        if version and version < OLDEST_VERSION:
+            text = f"{cluster.name} has Slurm {self.answer['version']}; runs are supported from 21.08 on."
+            found.append(TorchyardError(text, code="old_slurm"))
+        if not self.shapes:
+            text = f"{cluster.name} has no nodes{f' in {cluster.partition}' if cluster.partition else ''}."
+            found.append(TorchyardError(text, code="no_nodes", hint="Name another `partition` in the fleet file."))
+        if not home["shared"]:
+            text = f"the agent's folder on {cluster.name} is on {home['file_system'] or 'an unknown file system'}."
+            hint = "Login node and nodes must share it: if they do not, set `agent_dir` of `login` in the fleet file."
+            found.append(TorchyardError(text, code="home_not_shared", hint=hint))
+        if settings["ProctrackType"] == "proctrack/linuxproc":
+            text = (
+                f"{cluster.name} tracks processes by linuxproc: processes that outlive a killed keeper stay on their "
+                "node and drain it."
+            )
+            found.append(TorchyardError(text, code="linuxproc", hint="Ask its administrator for proctrack/cgroup."))
+        if settings["KillWait"] is not None and settings["KillWait"] < KILL_WAIT_S:
+            text = f"{cluster.name} kills jobs {settings['KillWait']:.0f} s after it asks them to end (KillWait)."
+            hint = "A run whose checkpoint takes longer loses the steps since its last one when it is preempted."
+            found.append(TorchyardError(text, code="kill_wait", hint=hint))
+        return found
+
+
+def never_starts(cluster: str, message: str, hint: Advice = "") -> NeverStarts:
+    """Returns the error for a request that the cluster can never satisfy."""
+    return NeverStarts(cluster, message, code="never_starts", hint=hint or "Ask for fewer or other nodes.")
+
+
+class NeverStarts(HostError):
+    """Raised when a cluster can never satisfy the request of a run."""

@@ -1,0 +1,85 @@
+"""The Slurm engine (`engines.engine.Engine`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchyard_core.engines.engine import LaunchRequest
+from torchyard_core.engines.slurm.cluster_link import ClusterHosts
+from torchyard_core.engines.slurm.description import ClusterDescription
+from torchyard_core.engines.slurm.launch import SlurmLaunch
+from torchyard_core.engines.slurm.slots import on_slots, slots_of
+from torchyard_core.errors import UsageError
+from torchyard_core.fleet.fleet import Fleet
+from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.launch import Launch
+from torchyard_core.launch.runs.known_runs import KnownRun, show_run, stop_run
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import Topology
+
+MOST_SLOTS = 10_000
+"""Number of slots of each shape that the planner sees, more than a run has replicas."""
+
+
+class SlurmEngine:
+    """Launches runs as jobs of a cluster."""
+
+    def __init__(self, hosts: ClusterHosts, fleet: Fleet):
+        self._hosts = hosts
+        self._fleet = fleet
+        self._description: ClusterDescription | None = None
+
+    def describe(self) -> Sequence[HostFacts]:
+        return slots_of(self._hosts.cluster, self._described().shapes, MOST_SLOTS)
+
+    def planned(self, topology: Topology) -> Topology:
+        return on_slots(topology, self._hosts.cluster, self.describe())
+
+    def submit(self, request: LaunchRequest) -> Launch:
+        if request.booking.length is not None or request.booking.booking_id is not None:
+            raise UsageError(
+                "GPUs of a cluster cannot be booked for a run: Slurm allocates them.",
+                code="no_booking",
+                hint="Leave the booking out; --at gives the job's earliest start.",
+            )
+        if request.create is not None:
+            raise UsageError(
+                "A sweep cannot run on a cluster yet.",
+                code="no_sweep",
+                hint="Run it on hosts of the fleet file, or launch its trials one by one.",
+            )
+        return SlurmLaunch(
+            request.source,
+            request.topology,
+            request.name,
+            self._fleet,
+            request.secret_values,
+            request.on_event,
+            request.on_check,
+            request.on_progress,
+            ask=request.ask,
+            caches=request.caches,
+            again=request.again,
+            own=request.own,
+            cluster=self._hosts,
+            description=self._description,
+            start_at=request.booking.start_at,
+        )
+
+    def locate(self, run: KnownRun) -> dict[str, str]:
+        found: dict[str, str] = self.attach(run.primary).call("run.nodes", {"run_id": run.run_id})
+        return found
+
+    def attach(self, host: str) -> AgentLink:
+        return self._fleet.link(host, install=False)
+
+    def cancel(self, run: KnownRun, *, force: bool) -> None:
+        stop_run(run, self.attach(run.primary), force=force)
+
+    def explain(self, run: KnownRun) -> str:
+        return str(show_run(run, self.attach(run.primary))["reason"])
+
+    def _described(self) -> ClusterDescription:
+        if self._description is None:
+            self._description = ClusterDescription.read(self._hosts.login(), self._hosts.cluster)
+        return self._description

@@ -1,0 +1,65 @@
+"""The script that is submitted for a run: `#SBATCH` lines, and a command that runs the agent's batch program."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from torchyard_core.engines.slurm.slots import Component
+from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.topology.model import Topology
+
+SUBMISSION, FOLDER = "@submission@", "@job@"
+"""Placeholders for the command of the batch program and for the job's folder, which the login node fills in."""
+SAVE_MARGIN_S = 30.0
+"""Time in seconds for saving and for the requeue, beside the grace of the run's stop. Slurm's signal may be a minute
+early.
+"""
+
+
+def job_script(
+    run_id: str, topology: Topology, cluster: Cluster, components: Sequence[Component], delay_s: float | None = None
+) -> str:
+    """Returns the script of a run's job.
+
+    Args:
+        run_id: The ID of the run, which is part of the job's name.
+        topology: The topology of the run.
+        cluster: The cluster of the fleet file.
+        components: The request for nodes.
+        delay_s: Time in seconds from the submission to the earliest start.
+    """
+    grace = round(topology.program.stop_grace_s + SAVE_MARGIN_S)
+    common = [f"--job-name=torchyard-{run_id}"]
+    for option, value in (
+        ("partition", cluster.partition),
+        ("account", cluster.account),
+        ("qos", cluster.qos),
+        ("time", cluster.time_limit),
+    ):
+        if value is not None:
+            common.append(f"--{option}={value}")
+    first = [
+        f"--output={FOLDER}/batch.log",
+        "--open-mode=append",
+        "--export=ALL",
+        "--requeue",
+        f"--signal=B:USR1@{grace}",
+        f"--comment=torchyard:{run_id}",
+    ]
+    if survives_node_loss(topology):
+        first.append("--no-kill")
+    if delay_s is not None:
+        first.append(f"--begin=now+{max(0, round(delay_s))}")
+    lines = ["#!/bin/sh"]
+    for number, component in enumerate(components):
+        if number:
+            lines.append("#SBATCH hetjob")
+        options = [*common, *(first if number == 0 else []), "--ntasks-per-node=1", *component.options]
+        lines += [f"#SBATCH {shlex.quote(option) if ' ' in option else option}" for option in options]
+    return "\n".join([*lines, f"exec {SUBMISSION}", ""])
+
+
+def survives_node_loss(topology: Topology) -> bool:
+    """Returns whether the run may continue without a lost node; then the job must not end with it."""
+    return any(pool.min_replicas is not None and pool.min_replicas < pool.replicas for pool in topology.pools)

@@ -1,0 +1,136 @@
+"""The slots of a cluster for the planner, and the request for nodes that follows from a plan. Pure functions.
+
+A slot is the place of a node in a run, such as `hpc.2`. Slots of the planner stand for any node of a shape; after
+planning, those in use are numbered anew, so that the primary's is the first and each component's are contiguous.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
+from torchyard_core.topology.host_facts import Gpu, HostFacts
+from torchyard_core.topology.model import Topology
+
+UNUSABLE = ("down", "drained", "fail", "error", "unknown", "future")
+"""States of nodes that do not count, because they run no jobs at present."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """Nodes of equal shape in a job. A job with several components is heterogeneous."""
+
+    slots: tuple[str, ...]
+    cpus: int
+    memory_mb: int | None
+    """None leaves the amount to the cluster's default."""
+    gpus: tuple[tuple[str, int], ...]
+    """The number of GPUs of each type; an empty type stands for any."""
+
+    @property
+    def options(self) -> list[str]:
+        """The options of `sbatch` and `srun` that describe the component."""
+        found = [f"--nodes={len(self.slots)}", f"--cpus-per-task={self.cpus}"]
+        if self.memory_mb is not None:
+            found.append(f"--mem={self.memory_mb}M")
+        if self.gpus:
+            types = ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in self.gpus)
+            found.append(f"--gpus-per-node={types}")
+        return found
+
+
+def slots_of(cluster: Cluster, shapes: Sequence[Mapping[str, Any]], most: int) -> list[HostFacts]:
+    """Returns the slots of a cluster as hosts for the planner, at most `most` of each shape of nodes.
+
+    Args:
+        cluster: The cluster.
+        shapes: The nodes by shape, as `cluster.describe` of the agent returns them.
+        most: The number of replicas, since a run does not use more nodes.
+    """
+    slots: list[HostFacts] = []
+    for shape in shapes:
+        lost = sum(count for state, count in shape["states"].items() if state in UNUSABLE)
+        for _ in range(min(most, shape["count"] - lost)):
+            name = cluster.slot(len(slots) + 1)
+            kinds = [kind for kind, count in shape["gpus"].items() for _ in range(count)]
+            slots.append(
+                HostFacts(
+                    name,
+                    address=name,
+                    cpus=int(shape["cpus"]),
+                    memory_gb=int(shape["memory_mb"]) / 1024 or None,
+                    gpus=tuple(Gpu(index, f"{name}:{index}", kind, 0) for index, kind in enumerate(kinds)),
+                    checked=True,
+                    python=cluster.python,
+                )
+            )
+    return slots
+
+
+def on_slots(topology: Topology, cluster: Cluster, slots: Sequence[HostFacts]) -> Topology:
+    """Returns the topology with the slots in place of the cluster's name in each pool."""
+    names = tuple(slot.name for slot in slots)
+    pools = [
+        pool.model_copy(update={"hosts": names}) if pool.hosts and cluster.name in pool.hosts else pool
+        for pool in topology.pools
+    ]
+    return topology.model_copy(update={"pools": tuple(pools)})
+
+
+def components_of(plan: Plan) -> list[Component]:
+    """Returns the request for nodes of a plan, the primary's component first.
+
+    There are several components only if some nodes need GPUs that others do not need. All nodes of a component get the
+    resources of its most demanding one.
+    """
+    needs = {slot: _need(plan.on_host(slot)) for slot in plan.hosts}
+    kinds = list(dict.fromkeys(gpus for _, _, gpus in needs.values()))
+    found = []
+    for gpus in kinds:
+        members = [slot for slot in plan.hosts if needs[slot][2] == gpus]
+        memories = [needs[slot][1] for slot in members]
+        memory = max((one for one in memories if one is not None), default=None)
+        found.append(Component(tuple(members), max(needs[slot][0] for slot in members), memory, gpus))
+    return found
+
+
+def _need(replicas: Sequence[PlannedReplica]) -> tuple[int, int | None, tuple[tuple[str, int], ...]]:
+    """Returns the CPUs, the MB of memory, and the GPUs by type that the replicas on a node need."""
+    cpus = sum(one.replica.pool.cpus or one.ranks for one in replicas)
+    memories = [one.replica.pool.memory_gb for one in replicas]
+    known = [gigabytes for gigabytes in memories if gigabytes is not None]
+    # The unit of Slurm is MiB.
+    memory = math.ceil(sum(known) * 1e9 / 2**20) if known and len(known) == len(memories) else None
+    kinds = [gpu.name for one in replicas for gpu in one.gpus]
+    return math.ceil(cpus), memory, tuple((kind, kinds.count(kind)) for kind in dict.fromkeys(kinds))
+
+
+def renumbered(plan: Plan, cluster: Cluster) -> Plan:
+    """Returns the plan with slots that are numbered from 1 by component, with placeholders for GPUs.
+
+    The primary's slot is the first. The GPUs of a slot are counted from 0 in the order of its replicas.
+    """
+    order = [slot for component in components_of(plan) for slot in component.slots]
+    names = {slot: cluster.slot(number) for number, slot in enumerate(order, 1)}
+    used = dict.fromkeys(names.values(), 0)
+    replicas = []
+    for one in plan.replicas:
+        slot = names[one.host or ""]
+        gpus = []
+        for gpu in one.gpus:
+            gpus.append(replace(gpu, index=used[slot], uuid=f"@gpu:{slot}:{used[slot]}@"))
+            used[slot] += 1
+        replicas.append(replace(one, host=slot, gpus=tuple(gpus)))
+    return replace(plan, replicas=tuple(replicas), hosts=tuple(names.values()))
+
+
+def without_placeholders(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns planned replicas for a run's record, with readable names of GPUs such as `hpc.1:0`."""
+    return [
+        {**replica, "gpus": [gpu.removeprefix("@gpu:").removesuffix("@") for gpu in replica["gpus"]]}
+        for replica in replicas
+    ]

@@ -1,0 +1,66 @@
+"""Tests of the queue: one call of `squeue` for all runs and sessions, and back-off after failures."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+
+from torchyard_agent.slurm.job_queue import JobQueue
+
+SQUEUE = """#!/bin/sh
+echo "$@" >> {calls}
+test -e {fails} && exit 1
+echo '7|torchyard-20260101-000000-aaaa|RUNNING|None|N/A|n1|'
+echo '8+0|torchyard-20260101-000000-bbbb|PENDING|Resources|4102444800||'
+echo '9|someone-else|RUNNING|None|N/A|n2|'
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the calls of `squeue`, which fails while a file `fails` exists beside it."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "squeue"
+    program.write_text(SQUEUE.format(calls=tmp_path / "calls", fails=tmp_path / "fails"))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    return tmp_path / "calls"
+
+
+def test_all_sessions_share_one_call_with_all_runs(calls: Path, tmp_path: Path) -> None:
+    async def look() -> tuple[JobQueue, JobQueue]:
+        one, other = JobQueue(str(tmp_path)), JobQueue(str(tmp_path))
+        for _ in range(20):
+            await one.refresh()
+            await other.refresh()
+        return one, other
+
+    for queue in asyncio.run(look()):
+        running, waiting = queue.job("20260101-000000-aaaa"), queue.job("20260101-000000-bbbb")
+        assert running is not None
+        assert (running.state, running.nodes) == ("RUNNING", "n1")
+        assert waiting is not None
+        assert waiting.is_pending
+        assert queue.job("20260101-000000-cccc") is None
+    (call,) = calls.read_text().splitlines()
+    assert "-O JobArrayID:|,Name:|" in call
+
+
+def test_a_failing_controller_is_asked_less_often(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchyard_agent.slurm.job_queue.EVERY_S", 0.05)
+    (tmp_path / "fails").touch()
+
+    async def look() -> JobQueue:
+        queue = JobQueue(str(tmp_path))
+        for _ in range(100):
+            assert not await queue.refresh()
+            await asyncio.sleep(0.01)
+        return queue
+
+    queue = asyncio.run(look())
+    assert queue.as_of == 0
+    assert 2 <= len(calls.read_text().splitlines()) <= 6

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from torchyard_agent.sweeps.trial_outcomes import Measurement, Outcome, measurement, outcome, passed_steps
+
+SUCCEEDED = {"state": "succeeded", "reason": "", "ended": True, "metrics": {"worker-0": {"loss": 0.5, "step": 9}}}
+
+
+def decide(shown: dict, *, pruned: bool = False, stopping: bool = False) -> Outcome:
+    return outcome("loss", ["worker-0", "worker-1"], shown, pruned=pruned, stopping=stopping)
+
+
+def test_the_objective_is_that_of_the_first_replica_that_reports_it() -> None:
+    metrics = {"evaluator-0": {"loss": 3.0}, "worker-1": {"loss": 2.0, "step": 4}, "worker-0": {"step": 5}}
+    assert measurement("loss", ["worker-0", "worker-1", "evaluator-0"], metrics) == Measurement(2.0, 4)
+    assert measurement("acc", ["worker-0"], metrics) is None
+
+
+def test_a_trial_that_ends_well_has_a_value_and_others_have_a_cause() -> None:
+    assert decide(SUCCEEDED) == Outcome("complete", 0.5, "")
+    lacking = {**SUCCEEDED, "metrics": {"worker-0": {"acc": 1.0, "step": 2}}}
+    assert decide(lacking).cause == "the objective loss was never reported; reported were: acc, step"
+    assert decide({**SUCCEEDED, "metrics": {}}).cause.endswith("reported were: no metrics")
+    infinite = {**SUCCEEDED, "metrics": {"worker-0": {"loss": None}}}
+    assert decide(infinite).cause == "the objective loss was not a finite number at the end"
+    failed = {**SUCCEEDED, "state": "failed", "reason": "worker-0 on a: exit code 1"}
+    assert decide(failed) == Outcome("failed", None, "worker-0 on a: exit code 1")
+    assert decide({**SUCCEEDED, "ended": False}) == Outcome("failed", None, "its keeper died")
+
+
+def test_a_stopped_trial_was_pruned_interrupted_or_stopped_by_a_user() -> None:
+    stopped = {**SUCCEEDED, "state": "stopped", "reason": "stopped by kim"}
+    assert decide(stopped, pruned=True).state == "pruned"
+    assert decide(stopped, stopping=True).state == "interrupted"
+    assert decide(stopped) == Outcome("failed", None, "stopped by kim")
+
+
+def test_trials_are_compared_at_the_same_steps() -> None:
+    assert passed_steps({"kind": "median"}, 0, 12) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert passed_steps({"kind": "none"}, 12, 250) == [20, 30, 40, 50, 60, 70, 80, 90, 100, 200]
+    assert passed_steps({"kind": "median", "interval_steps": 50}, 49, 130) == [50, 100]
+    asha = {"kind": "asha", "min_resource": 8, "reduction_factor": 4}
+    assert passed_steps(asha, 30, 130) == [32, 40, 50, 60, 70, 80, 90, 100, 128]
+    assert passed_steps({"kind": "median"}, 12, 12) == []
+    assert len(passed_steps({"kind": "median", "interval_steps": 1}, 0, 10**9)) == 20

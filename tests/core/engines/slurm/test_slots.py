@@ -1,0 +1,86 @@
+"""Tests of the request for nodes: components, options, the numbers of slots, and the script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from torchyard_core.engines.slurm.script import job_script
+from torchyard_core.engines.slurm.slots import components_of, on_slots, renumbered, slots_of
+from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.launch.rank_assignment import Plan, plan
+from torchyard_core.topology.file import topology_from_text
+
+CLUSTER = Cluster.model_validate({"name": "hpc", "kind": "slurm", "partition": "gpu", "time_limit": "04:00:00"})
+SHAPES: list[dict[str, Any]] = [
+    {"count": 4, "cpus": 32, "memory_mb": 256000, "gpus": {"a100": 4}, "states": {"idle": 3, "down": 1}},
+    {"count": 10, "cpus": 64, "memory_mb": 512000, "gpus": {}, "states": {"idle": 10}},
+]
+PROGRAM = {"script": "train.py"}
+
+
+def planned(pools: list[dict[str, Any]], **more: Any) -> Plan:
+    pools = [{**pool, "hosts": ["hpc"]} for pool in pools]
+    text = yaml.safe_dump({"version": 1, "name": "x", "pools": pools, "program": PROGRAM, **more})
+    topology = topology_from_text(text).topology
+    assert topology is not None
+    slots = slots_of(CLUSTER, SHAPES, sum(pool.replicas for pool in topology.pools))
+    found = plan(on_slots(topology, CLUSTER, slots), slots)
+    assert found.can_start, found.problems
+    return found
+
+
+def test_equal_needs_are_one_component_with_the_most_demanding_node_s_resources() -> None:
+    pools = [
+        {"name": "chief", "role": "chief", "replicas": 1, "gpus": 2, "cpus": 8, "memory_gb": 16},
+        {"name": "workers", "role": "worker", "replicas": 2, "gpus": 2, "cpus": 4, "placement": "spread"},
+    ]
+    (component,) = components_of(planned(pools))
+    assert component.options == ["--nodes=3", "--cpus-per-task=8", "--mem=15259M", "--gpus-per-node=a100:2"]
+
+
+def test_nodes_without_gpus_are_a_component_of_their_own_after_the_primary_s() -> None:
+    pools = [
+        {"name": "servers", "role": "ps", "replicas": 2, "cpus": 4, "placement": "spread"},
+        {"name": "workers", "role": "worker", "replicas": 2, "gpus": 4},
+    ]
+    found = planned(pools, strategy={"kind": "downpour", "worker_groups": 2})
+    first, second = components_of(found)
+    assert first.gpus == (("a100", 4),)
+    assert second.options == ["--nodes=2", "--cpus-per-task=4"]
+    numbered = renumbered(found, CLUSTER)
+    hosts = {replica.name: replica.host for replica in numbered.replicas}
+    assert hosts == {"worker-0": "hpc.1", "worker-1": "hpc.2", "ps-0": "hpc.3", "ps-1": "hpc.4"}
+    assert [gpu.uuid for gpu in numbered.replica("worker-1").gpus] == [f"@gpu:hpc.2:{index}@" for index in range(4)]
+    script = job_script("20260101-000000-aaaa", found.topology, CLUSTER, [first, second])
+    assert script.count("#SBATCH hetjob\n") == 1
+    assert script.count("#SBATCH --partition=gpu\n") == 2
+
+
+def test_the_script_names_the_run_and_passes_the_environment() -> None:
+    found = planned([{"name": "workers", "role": "worker", "replicas": 1}])
+    script = job_script("20260101-000000-aaaa", found.topology, CLUSTER, components_of(found), delay_s=60)
+    lines = script.splitlines()
+    assert lines[0] == "#!/bin/sh"
+    for option in (
+        "--job-name=torchyard-20260101-000000-aaaa",
+        "--time=04:00:00",
+        "--export=ALL",
+        "--signal=B:USR1@60",
+        "--begin=now+60",
+        "--nodes=1",
+    ):
+        assert f"#SBATCH {option}" in lines
+    assert lines[-1] == "exec @submission@"
+    assert not [line for line in lines if "no-kill" in line]
+
+
+def test_a_run_that_may_lose_workers_keeps_its_job_without_a_lost_node() -> None:
+    pool = {"name": "workers", "role": "worker", "replicas": 2, "min_replicas": 1, "placement": "spread"}
+    found = planned([pool])
+    assert "#SBATCH --no-kill\n" in job_script("x", found.topology, CLUSTER, components_of(found))
+
+
+def test_nodes_that_are_down_are_no_slots() -> None:
+    assert len(slots_of(CLUSTER, SHAPES, 20)) == 3 + 10

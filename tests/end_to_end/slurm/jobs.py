@@ -1,0 +1,84 @@
+"""Runs on the cluster as its users see them: launches, and jobs that compete with them for nodes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests import REPOSITORY
+from tests.lab import Desktop
+from tests.lab.commands import Commands
+from tests.lab.slurm import SlurmCluster
+from tests.waiting import wait_until
+
+PROGRAMS = REPOSITORY / "tests" / "roles" / "programs"
+RUN_S = 150.0
+
+
+class ClusterDesktop(Desktop):
+    """A desktop whose fleet file contains a cluster named hpc."""
+
+    def __init__(self, directory: Path, cluster: SlurmCluster, commands: Commands):
+        super().__init__(directory, commands=commands)
+        self.cluster = cluster
+        self.project = directory / "project"
+        self.project.mkdir()
+
+    def write(self, source: str | Path, *args: str, replicas: int = 3, name: str = "job", **topology: Any) -> Path:
+        """Writes a topology whose workers train a program, given by its file or its text."""
+        script = self.project / "program.py"
+        if isinstance(source, Path):
+            shutil.copy(source, script)
+        else:
+            script.write_text(source)
+        pools = [{"name": "workers", "role": "worker", "replicas": replicas, "placement": "spread"}]
+        settings = {"script": "program.py", "args": list(args), "stop_grace_s": 20, **topology.pop("program", {})}
+        content = {key: value for key, value in settings.items() if value is not None}
+        file = self.project / "topology.yaml"
+        text = {"version": 1, "name": name, "pools": pools, **topology, "program": content}
+        file.write_text(yaml.safe_dump(text, sort_keys=False))
+        return file
+
+    def run(self, file: Path, *options: str, expect: int = 0) -> str:
+        """Launches a topology on the cluster without following it. Returns the run's ID, or the error's message."""
+        done = self.torchyard("run", file, "--on", "hpc", "-y", "--detach", "--json", *options, timeout=RUN_S)
+        assert done.returncode == expect, done.stdout + done.stderr + self.cluster.log()
+        last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return str(last["run_id"]) if expect == 0 else str(last["error"]["message"])
+
+    def shown(self, run_id: str) -> dict[str, Any]:
+        done = self.torchyard("runs", "show", run_id, "--json", timeout=RUN_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def wait_for(self, run_id: str, state: str, reason: str = "") -> dict[str, Any]:
+        """Waits until the run is in this state with this text in its reason, and returns its details."""
+        last: dict[str, Any] = {}
+
+        def is_there() -> bool:
+            last.update(self.shown(run_id))
+            return last["state"] == state and reason in last["reason"]
+
+        wait_until(is_there, RUN_S, what=lambda: f"{last}\n{self.job_log(run_id)}")
+        return last
+
+    def run_dir(self, run_id: str, number: int = 1, user: str = "root") -> Path:
+        """Returns the run's folder of a slot, on this machine."""
+        home = self.cluster.controller.home_of(user)
+        return home / ".torchyard" / "hosts" / f"hpc.{number}" / "runs" / run_id
+
+    def job_log(self, run_id: str) -> str:
+        logs = sorted((self.run_dir(run_id) / "job").glob("*.log"))
+        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-3000:]}" for path in logs)
+
+    def occupy(self, *options: str, seconds: int = 1000) -> str:
+        """Submits a job that takes all nodes. Returns its ID once it is running."""
+        command = ("sbatch", "--parsable", "-N3", "--exclusive", "-o", "/dev/null", *options, "--wrap")
+        job = self.cluster.run(*command, f"sleep {seconds}").stdout.strip()
+        wait_until(lambda: self.cluster.jobs().get(job) == "RUNNING", what=self.cluster.log)
+        return job

@@ -1,0 +1,127 @@
+"""Tests of runs on a Slurm cluster: training, the queue, requests that can never start, users, and fetching."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.end_to_end.slurm.conftest import DesktopFactory
+from tests.end_to_end.slurm.jobs import PROGRAMS, RUN_S
+from tests.lab.slurm import SlurmCluster
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.lab
+
+WAITS = """
+import os, pathlib, socket, time
+print("on", socket.gethostname(), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+pathlib.Path(os.environ["TORCHYARD_RUN_DIR"], "result.txt").write_text(socket.gethostname())
+end = pathlib.Path(os.environ["HOME"], "end")
+while not end.exists():
+    time.sleep(0.05)
+"""
+COMMAND = {"launcher": "command", "script": None, "command": ["python3", "program.py"], "args": []}
+
+
+@pytest.mark.train
+def test_a_plain_ddp_script_trains_on_three_nodes(on_cluster: DesktopFactory) -> None:
+    desktop = on_cluster()
+    file = desktop.write(PROGRAMS / "plain_ddp.py")
+    done = desktop.torchyard("run", file, "--on", "hpc", "-y", "--json", timeout=RUN_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[-1]["event"] == "run_ended"
+    assert events[-1]["state"] == "succeeded"
+    run_id = events[-1]["run_id"]
+    logs = desktop.torchyard("runs", "logs", run_id, "--json")
+    lines = [json.loads(json.loads(line)["line"]) for line in logs.stdout.splitlines() if '{\\"rank\\"' in line]
+    assert sorted(line["rank"] for line in lines) == [0, 1, 2]
+    assert {line["world_size"] for line in lines} == {3}
+    assert all(line["same_model"] and line["ranks"] == [0, 1, 2] for line in lines)
+    nodes = json.loads((desktop.run_dir(run_id) / "job" / "started.json").read_text())["nodes"]
+    assert nodes == {"hpc.1": "n1", "hpc.2": "n2", "hpc.3": "n3"}
+
+
+def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
+    on_cluster: DesktopFactory, cluster: SlurmCluster
+) -> None:
+    desktop = on_cluster()
+    job = desktop.occupy()
+    file = desktop.write(WAITS, program=COMMAND)
+    exported = desktop.torchyard("export", "slurm", file, "--on", "hpc")
+    assert exported.returncode == 0, exported.stderr
+    run_id = desktop.run(file)
+    # The script has the run's ID also in the path of its folder, and its last line the agent's path.
+    *submitted, _ = (desktop.run_dir(run_id) / "job" / "job.sh").read_text().replace(run_id, "RUN-ID").splitlines()
+    *printed, _ = exported.stdout.splitlines()
+    folder = "/root/.torchyard/hosts/hpc.1/runs/RUN-ID/job"
+    assert [line.replace("JOB-FOLDER", folder) for line in printed] == submitted
+    desktop.wait_for(run_id, "waiting", "Resources")
+    cluster.run("scancel", job)
+    desktop.wait_for(run_id, "running")
+    (cluster.controller.home / "end").touch()
+    desktop.wait_for(run_id, "succeeded")
+    fetched = desktop.torchyard("runs", "fetch", run_id, "*/result.txt", "-o", desktop.directory / "fetched")
+    assert fetched.returncode == 0, fetched.stderr
+    results = {path.read_text() for path in (desktop.directory / "fetched").rglob("result.txt")}
+    assert results == {"n1", "n2", "n3"}
+
+
+def test_a_run_is_stopped_while_it_waits_and_while_it_runs(on_cluster: DesktopFactory, cluster: SlurmCluster) -> None:
+    desktop = on_cluster()
+    file = desktop.write(WAITS, program=COMMAND)
+    job = desktop.occupy()
+    waiting = desktop.run(file)
+    assert desktop.torchyard("runs", "stop", waiting).returncode == 0
+    assert desktop.shown(waiting)["state"] == "stopped"
+    assert list(cluster.jobs()) == [job]
+    cluster.run("scancel", job)
+    running = desktop.run(file)
+    desktop.wait_for(running, "running")
+    assert desktop.torchyard("runs", "stop", running).returncode == 0
+    assert desktop.shown(running)["state"] == "stopped"
+    wait_until(lambda: not cluster.jobs())
+
+
+def test_a_job_that_is_cancelled_in_slurm_is_not_started_again(
+    on_cluster: DesktopFactory, cluster: SlurmCluster
+) -> None:
+    desktop = on_cluster()
+    run_id = desktop.run(desktop.write(WAITS, program=COMMAND))
+    desktop.wait_for(run_id, "running")
+    cluster.run("scancel", *cluster.jobs())
+    desktop.wait_for(run_id, "stopped", "was cancelled in Slurm")
+    wait_until(lambda: not cluster.jobs())
+
+
+def test_a_request_that_can_never_be_satisfied_ends_the_launch_with_exit_code_3(
+    on_cluster: DesktopFactory, cluster: SlurmCluster
+) -> None:
+    desktop = on_cluster(time_limit="5-00:00:00")
+    file = desktop.write(WAITS, program=COMMAND)
+    assert "the cluster can never start this run: Partition" in desktop.run(file, expect=3)
+    assert "8" in desktop.run(file, "--set", "pools.workers.cpus=64", expect=3)
+    assert not cluster.jobs()
+    assert not list((cluster.controller.home / ".torchyard" / "hosts" / "hpc.1" / "runs").glob("*"))
+
+
+def test_two_users_and_two_runs_of_one_user_share_a_node(on_cluster: DesktopFactory, cluster: SlurmCluster) -> None:
+    desktops = {"root": on_cluster(), "lee": on_cluster(user="lee")}
+    runs = []
+    for user in ("root", "root", "lee"):
+        desktop = desktops[user]
+        pool = [{"name": "workers", "role": "worker", "replicas": 1, "gpus": 1}]
+        runs.append((user, desktop.run(desktop.write(WAITS, program=COMMAND, pools=pool))))
+    seen = set()
+    for user, run_id in runs:
+        desktops[user].wait_for(run_id, "running")
+        log = desktops[user].torchyard("runs", "logs", run_id).stdout
+        seen.add(log.strip())
+    assert seen == {"on n1 0", "on n1 1", "on n1 2"}
+    listed = json.loads(desktops["lee"].torchyard("runs", "list", "--json").stdout)
+    assert [run["run_id"] for run in listed] == [runs[2][1]]
+    for user in ("root", "lee"):
+        (cluster.controller.home_of(user) / "end").touch()
+    for user, run_id in runs:
+        desktops[user].wait_for(run_id, "succeeded")
