@@ -159,7 +159,7 @@ def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
             served = run.worker(rank)
             model = network(dtype).to(device)
             model, optimizer = served.distribute(model, momentum(model), device)
-            if rank == 0:  # The other groups make no steps.
+            if rank == 0:  # The other groups take no steps.
                 descend(model, optimizer, [(x.to(device), y.to(device)) for x, y in batches(20, 8, dtype)])
             served.finish()
             served.leave()

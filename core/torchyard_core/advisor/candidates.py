@@ -29,7 +29,7 @@ OTHER_RESULT = (StrategyKind.DOWNPOUR, StrategyKind.HOGWILD, StrategyKind.DILOCO
 ALL_COUNTS_UP_TO = 64
 """Number of trainers up to which every number is considered; above it, only multiples of a host's trainers."""
 UNCHECKED_TRAINERS = 8
-"""Number of trainers with GPUs that are assumed to fit on a host that was never checked."""
+"""Number of GPU trainers that are assumed to fit on a host whose hardware is unknown."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class StepSize(FrozenModel):
 
 
 class Gradient(FrozenModel):
-    """A gradient, or several neighbouring ones."""
+    """One gradient, or several gradients that become ready one after another."""
 
     bytes: Count
     ready_s: Seconds

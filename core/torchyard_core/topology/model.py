@@ -17,7 +17,7 @@ MAX_GPUS = 1024
 
 
 class FrozenModel(BaseModel):
-    """A block of a file. It is immutable, has strict types, and refuses unknown keys."""
+    """Base of the models of a file's sections, which are immutable, have strict types, and refuse unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

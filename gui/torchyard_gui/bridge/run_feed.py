@@ -386,7 +386,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
     try:
         for event in events:
             job.checkpoint()
-            # Reports without an epoch are made from samples, which `post_sample` receives as well.
+            # A report without an epoch repeats a sample, which `post_sample` has already received.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
     finally:

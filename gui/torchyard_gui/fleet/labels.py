@@ -240,7 +240,7 @@ def removed_text(removed: Sequence[Removed]) -> str:
 
 
 def gpu_kinds(gpus: list[GpuNow]) -> str:
-    """Returns each kind of GPU with its number, such as `8 × H100 80 GB`. Without GPUs it returns ""."""
+    """Returns the number of GPUs of each model, such as `8 × H100 80 GB`, or "" if there are no GPUs."""
     kinds: dict[str, int] = {}
     for gpu in gpus:
         kind = gpu_kind(gpu)

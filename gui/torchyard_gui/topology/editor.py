@@ -274,8 +274,9 @@ class Editor(QObject):
         return ""
 
     def regroup_effect(self, names: Sequence[str], target: str) -> str:
-        """Returns what moving replicas to another group does, or "" if it changes nothing. If the move is refused, the
-        text is general.
+        """Returns a description of what moving replicas to another group does, or "" if it changes nothing.
+
+        If the move is refused, the description does not mention these replicas.
         """
         try:
             found = regrouping(self.value, names, target)

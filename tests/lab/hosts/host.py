@@ -167,7 +167,7 @@ class LabHost:
         return self._running.pid_namespace
 
     def fork_scripts_from(self, fork_server: ForkServer) -> str:
-        """Returns the host's path of a `python` that lets `fork_server` fork scripts as long as the host is running."""
+        """Returns the path on the host of a `python` that runs scripts by forking `fork_server`."""
         fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
