@@ -57,7 +57,11 @@ def interrupted(on_cluster: DesktopFactory, interrupt: Callable[[ClusterDesktop,
     settings = {"checkpoint_every_s": EVERY_S}
     arguments = ("/root/steps", str(EPOCHS), str(STEP_S))
     topology = desktop.write(
-        PROGRAMS / "resuming" / "resumable.py", *arguments, replicas=2, strategy={"kind": "all_reduce"}, program=settings
+        PROGRAMS / "resuming" / "resumable.py",
+        *arguments,
+        replicas=2,
+        strategy={"kind": "all_reduce"},
+        program=settings,
     )
     run_id = desktop.run(topology)
 
