@@ -88,6 +88,9 @@ def _case(random: Random, number: int) -> Case:
     settings: dict[str, Any] = {}
     if kind in ("reduction_server", "sandblaster", "downpour"):
         servers = random.randint(1, min(8, MOST_HOSTS - workers))
+    if kind == "reduction_server" and number // len(KINDS) % 2:  # Every second of these has more reducers than workers.
+        workers = random.randint(2, 4)
+        servers = random.randint(workers + 1, min(8, MOST_HOSTS - workers))
     if kind == "hogwild":
         settings["sync_every"] = 4
     if kind == "diloco":
