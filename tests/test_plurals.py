@@ -66,6 +66,10 @@ SEVERAL = (
     "{groups} worker groups have no servers.",
     "the pushes of {groups} groups that take turns",
     "{counts['nserver_groups']} server groups become one of ",
+    # A recommendation names groups if there are several, and a step waits for the slowest of several trainers.
+    " in {counts.groups} groups",
+    "waiting for the slowest of {len(ranks)} trainers",
+    "pool `{pool.name}` has {pool.gpus} GPUs for each replica, and reduction_server continues",
     # A trunk is drawn only for many edges.
     "{count} edges",
     "restarted {count} times",
@@ -84,6 +88,8 @@ SEVERAL = (
     # This number is not a count.
     "in '{text}' the range {first}-{last} runs backwards",
     "{run_id} matches several runs",
+    "The profile of {profile.host_kind} was measured {when} with other files",
+    "{cluster.name} tracks processes by linuxproc",
     "the disk of {link.host} has ",
     "Its compute time is {factor} times the median",
     "{role} replicas use no GPU",

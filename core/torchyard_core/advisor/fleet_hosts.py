@@ -63,7 +63,7 @@ def advised_fleet(
             compute = None if profile is None else trainer_compute(profile, batch)
         except ValueError as problem:
             raise UsageError(
-                f"times of batches of {batch} samples are not known: {problem}.",
+                f"times of batches of {counted(batch or 0, 'sample')} are not known: {problem}.",
                 code="one_batch_size",
                 hint="Use `cluster.loader` in the script and measure it again, or leave out --batch.",
             ) from None

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import FileProblem
-from torchyard_core.formatting import age
+from torchyard_core.formatting import age, counted
 from torchyard_core.next_steps import ProfileScript
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import FrozenModel, Launcher, Program
@@ -119,7 +119,7 @@ def host_kind(host: HostFacts) -> str:
     """Returns the kind of a host, whose members are assumed to be equally fast: its GPU model, or its CPUs."""
     if host.gpus:
         return host.gpus[0].name
-    return f"{host.cpus} CPUs" if host.cpus is not None else "unknown"
+    return counted(host.cpus, "CPU") if host.cpus is not None else "unknown"
 
 
 def profile_of(measured: Any, program: str, snapshot: str | None, host: HostFacts, now: datetime) -> Profile:

@@ -9,7 +9,7 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from torchyard_core.advisor.recommendation import CurvePoint
-from torchyard_core.formatting import count
+from torchyard_core.formatting import count, counted
 from torchyard_gui.theme.theme import theme
 
 HEIGHT, HEAD, FOOT = 132, 20, 20
@@ -31,8 +31,8 @@ class SpeedCurve(QWidget):
         """Sets the points. `chosen` is the recommended number of workers, and `unit` that of the speed."""
         self._points, self._chosen = tuple(points), chosen
         lines = [
-            self.tr("{workers} workers: {speed} {unit}").format(
-                workers=each.trainers, speed=count(each.samples_s), unit=unit
+            self.tr("{workers}: {speed} {unit}").format(
+                workers=counted(each.trainers, "worker"), speed=count(each.samples_s), unit=unit
             )
             for each in points
         ]
