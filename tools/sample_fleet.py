@@ -116,6 +116,14 @@ class _UnreachableFleet:
 
     def __init__(self, names: Iterable[str]):
         self.hosts = dict.fromkeys(names)
+        self.others: tuple[object, ...] = ()
+
+    @property
+    def listing(self) -> tuple[str, ...]:
+        return tuple(self.hosts)
+
+    def knows(self, name: str) -> bool:
+        return name in self.hosts
 
     def known(self) -> tuple[HostFacts, ...]:
         return ()

@@ -48,7 +48,7 @@ def engine_of(topology: Topology, fleet: Fleet) -> Engine:
         raise UsageError(
             f"some pools are on the cluster {chosen[0]} and others are not: all pools of a run need the same place.",
             code="mixed_places",
-            hint=f"Write `hosts: [{chosen[0]}]` in each pool, or use `torchyard run FILE --on {chosen[0]}`.",
+            hint=f"Write `hosts: [{chosen[0]}]` in each pool, or choose this cluster for the whole run with --on.",
         )
     return SlurmEngine(clusters[chosen[0]], fleet)
 
