@@ -14,8 +14,9 @@ def test_a_live_run_is_drawn_light_and_dark(qtbot: QtBot, tmp_path: Path) -> Non
     assert screenshots.main([str(tmp_path), *options]) == 0
     names = sorted(path.stem for path in tmp_path.glob("*.png"))
     pages = ("fleet-one", "live-one", "live-one-log")
-    assert names == sorted(f"{page}-{mode}-1280x800" for page in pages for mode in ("light", "dark"))
-    for name in names:
+    pictures = (*pages, "dialog-one-add-workers")
+    assert names == sorted(f"{picture}-{mode}-1280x800" for picture in pictures for mode in ("light", "dark"))
+    for name in (each for each in names if each.startswith(pages)):
         picture = QImage(str(tmp_path / f"{name}.png"))
         assert (picture.width(), picture.height()) == (1280, 800)
         canvas = picture.pixelColor(500, 400).lightness()
