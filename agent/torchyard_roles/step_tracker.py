@@ -59,10 +59,11 @@ class StepTracker:
     def watch(self, pairs: Pairs) -> None:
         """Installs hooks on models and optimizers, through which their steps are detected."""
         from torchyard_roles.module_hooks import NoSync, before_forward
+        from torchyard_roles.optimizer_hooks import after_step, before_step
 
         for each in pairs.optimizers:
-            each.register_step_pre_hook(lambda *_: self._begin())
-            each.register_step_post_hook(self._optimizer_stepped)
+            before_step(each, lambda *_: self._begin())
+            after_step(each, self._optimizer_stepped)
         if pairs.updates_by_hand:
             for parameter in pairs.model.parameters():
                 if parameter.requires_grad:

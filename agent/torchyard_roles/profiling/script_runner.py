@@ -33,8 +33,7 @@ def main(arguments: list[str]) -> None:
 
 def _watch_optimizers(path: str) -> None:
     """Measures the steps of all optimizers, until the script calls distribute()."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
+    from torchyard_roles.optimizer_hooks import after_every_step, before_every_step
     from torchyard_roles.profiling.step_recorder import recorder_for
 
     recorder = recorder_for(path)
@@ -54,8 +53,8 @@ def _watch_optimizers(path: str) -> None:
         if id(optimizer) == first[0]:
             recorder.stepped()
 
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(after)
+    before_every_step(before)
+    after_every_step(after)
 
 
 def _end(path: str) -> None:

@@ -81,6 +81,7 @@ class StepRecorder:
     def watch(self, pairs: Pairs) -> None:
         """Installs the hooks that measure models and optimizers given to distribute()."""
         from torchyard_roles.module_hooks import before_forward
+        from torchyard_roles.optimizer_hooks import after_step, before_step
 
         self.is_black_box = False
         for model in pairs.models:
@@ -89,8 +90,8 @@ class StepRecorder:
         for optimizer in pairs.optimizers:
             self._optimizers[id(optimizer)] = optimizer
             if not pairs.updates_by_hand:
-                optimizer.register_step_pre_hook(lambda *_: self.before_optimizer())
-                optimizer.register_step_post_hook(lambda *_: self.after_optimizer())
+                before_step(optimizer, lambda *_: self.before_optimizer())
+                after_step(optimizer, lambda *_: self.after_optimizer())
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.requires_grad and id(parameter) not in self._parameters:

@@ -19,6 +19,7 @@ from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.module_hooks import ModuleHook
+from torchyard_roles.optimizer_hooks import after_step, before_step
 from torchyard_roles.strategies import finite_gradients
 from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
@@ -77,7 +78,7 @@ class AllReduce(Strategy):
         self._averager.add(model, optimizer)
         self._handles += [
             model.register_forward_hook(ModuleHook(self._arm)),
-            optimizer.register_step_pre_hook(self._about_to_step),
+            before_step(optimizer, self._about_to_step),
         ]
         self.watch_gradients(model, optimizer)
         return model, optimizer
@@ -88,7 +89,7 @@ class AllReduce(Strategy):
         Subclasses that override distribute() must call this method.
         """
         self.finite.append(FiniteGradients(model, optimizer, self._on_nan))
-        self._handles.append(optimizer.register_step_post_hook(self._has_stepped))
+        self._handles.append(after_step(optimizer, self._has_stepped))
 
     def _make_averager(self, device: torch.device) -> GradientAverager:
         return GradientAverager(

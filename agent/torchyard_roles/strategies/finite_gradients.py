@@ -11,6 +11,7 @@ from typing import Any, Callable
 import torch
 
 from torchyard_roles.errors import NotFinite
+from torchyard_roles.optimizer_hooks import before_step
 
 
 class FiniteGradients:
@@ -46,7 +47,7 @@ class FiniteGradients:
         self._on_nan = on_nan
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._late: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
-        optimizer.register_step_pre_hook(self._before_step)
+        before_step(optimizer, self._before_step)
 
     def check(self) -> None:
         """Waits for the GPU's result for the last step.

@@ -15,6 +15,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, UsageProblem
 from torchyard_roles.model_optimizer_pairs import unwrap
 from torchyard_roles.module_hooks import ModuleHook
+from torchyard_roles.optimizer_hooks import before_step
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.sharded import sharded_model
@@ -148,7 +149,7 @@ class ShardedAllReduce(AllReduce):
                 "The chief's model is on the meta device, and there is no checkpoint to load it from.",
                 _BUILD_ON_CHIEF,
             )
-        self._handles.append(optimizer.register_step_pre_hook(self._before_step))
+        self._handles.append(before_step(optimizer, self._before_step))
         self.watch_gradients(model, optimizer)
         return model, optimizer
 
