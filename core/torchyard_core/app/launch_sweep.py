@@ -10,7 +10,7 @@ from torchyard_core.app.launch_run import InvalidTopology, LaunchCallbacks, Laun
 from torchyard_core.errors import RunFailed
 from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.sweep_launch import SweepLaunch
+from torchyard_core.launch.sweeps.sweep_launch import SweepLaunch
 from torchyard_core.problems import Problem, has_errors
 from torchyard_core.sweeps.search_file import SearchFile
 from torchyard_core.topology.file import TopologyFile

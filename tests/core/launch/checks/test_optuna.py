@@ -7,7 +7,7 @@ from typing import Any
 from tests.core.examples import host
 from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.rank_assignment import plan
-from torchyard_core.launch.sweep_launch import check_packages
+from torchyard_core.launch.sweeps.sweep_launch import check_packages
 from torchyard_core.sweeps.search_file import search_from_text
 from torchyard_core.topology.file import topology_from_text
 

@@ -26,7 +26,7 @@ from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.snapshot import Snapshot
 from torchyard_core.launch.submission import policy_of, submit
-from torchyard_core.launch.sweep_slots import SlotPlans, plan_slots
+from torchyard_core.launch.sweeps.slots import SlotPlans, plan_slots
 from torchyard_core.sweeps.model import SamplerKind, Search
 from torchyard_core.sweeps.search_file import dump_search
 from torchyard_core.topology.host_facts import HostFacts

@@ -7,7 +7,7 @@ from typing import Any
 from tests.core.examples import host
 from torchyard_core.launch.environment import PreparedHost
 from torchyard_core.launch.rank_assignment import plan
-from torchyard_core.launch.sweep_slots import SlotPlans, plan_slots
+from torchyard_core.launch.sweeps.slots import SlotPlans, plan_slots
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.host_facts import HostFacts
 
