@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 import torchyard_roles as ty
 
-ROUNDS = 16
+ROUNDS = 40
 STEPS = 3
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from torchyard_core.launch.checks.bandwidth import slowest_measured
+from torchyard_core.fleet.bandwidth_cache import BandwidthCache
 from torchyard_core.launch.runs.gradient_size import last_gradient_sizes
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.strategies.link_load import ExchangeFacts
@@ -35,7 +35,7 @@ class ExchangeSource:
         If none was measured, returns the slowest bandwidth in the fleet file, or None if the file does not contain the
         bandwidth of each host.
         """
-        measured = slowest_measured(self._fleet.home.caches / "bandwidth.json", hosts)
+        measured = BandwidthCache(self._fleet.home.caches / "bandwidth.json").slowest(hosts)
         if measured is not None:
             return measured
         statuses = [self._fleet.status(name) for name in hosts]

@@ -1,22 +1,14 @@
-"""Tests of measuring bandwidths: which pairs of hosts are measured in which round, what is cached, and what the check
-reports.
-"""
+"""Tests of measuring bandwidths: which pairs of hosts are measured in which round, and what the check reports."""
 
 from __future__ import annotations
 
 import time
 from itertools import chain, combinations
-from pathlib import Path
 
 import pytest
 
-from torchyard_core.launch.checks.bandwidth import (
-    BandwidthCache,
-    Measurement,
-    check_bandwidth,
-    rounds,
-    slowest_measured,
-)
+from torchyard_core.fleet.bandwidth_cache import Measurement
+from torchyard_core.launch.checks.bandwidth import check_bandwidth, rounds
 from torchyard_core.launch.checks.connectivity import directions, neighbours
 
 DAY = 86400.0
@@ -52,17 +44,6 @@ def test_no_host_is_in_two_pairs_at_once(count: int) -> None:
         in_turn = list(chain(*turn))
         assert len(set(in_turn)) == len(in_turn)
     assert len(turns) <= (3 if count > 8 else 2 * count)
-
-
-def test_figures_are_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
-    file, pair = tmp_path / "caches" / "bandwidth.json", ("a", "b")
-    BandwidthCache(file).keep({"a|b": Measurement(pair, 1.25e9, NOW)})
-
-    assert BandwidthCache(file).of(pair, "a|b") == Measurement(pair, 1.25e9, NOW)
-    assert BandwidthCache(file).of(pair, "a|c").bytes_s is None
-    for text in ("[]", "{", '{"a|b": 7}', '{"a|b": {"bytes_s": "much"}}'):
-        file.write_text(text)
-        assert BandwidthCache(file).of(pair, "a|b").bytes_s is None
 
 
 def test_the_line_says_which_figure_is_old_and_why() -> None:
@@ -103,15 +84,3 @@ def test_a_pair_that_was_never_measured_says_so() -> None:
 
     assert line.severity == "amber"
     assert line.message == "a and b were not measured: the network of a is busy."
-
-
-def test_the_slowest_measured_link_among_hosts_is_that_of_a_pair_of_them(tmp_path: Path) -> None:
-    file = tmp_path / "bandwidth.json"
-    cache = BandwidthCache(file)
-    rates = {("a", "b"): 3e9, ("b", "c"): 1e9, ("a", "c"): 2e9}
-    cache.keep({f"{one}@10.0.0.1|{other}@10.0.0.2": Measurement((one, other), rate, 1.0)
-                for (one, other), rate in rates.items()})  # fmt: skip
-    assert slowest_measured(file, ["a", "b", "c", "d"]) == 1e9
-    assert slowest_measured(file, ["a", "c"]) == 2e9
-    assert slowest_measured(file, ["a", "d"]) is None
-    assert slowest_measured(tmp_path / "missing.json", ["a", "b"]) is None
