@@ -38,7 +38,9 @@ def test_a_destroyed_node_ends_its_job_and_comes_back(make_cluster: ClusterFacto
 def test_a_database_records_the_jobs(make_cluster: ClusterFactory) -> None:
     cluster = make_cluster(nodes=1, database=True)
     cluster.run("srun", "--account=nlp", "true")
-    wait_until(lambda: "COMPLETED" in cluster.run("sacct", "-X", "-n", "-P", "-o", "State").stdout, what=cluster.log)
+    # The command of `job_queue.accounted_state`.
+    command = ("sacct", "-n", "-X", "-D", "-P", "-j", "1", "-o", "State")
+    wait_until(lambda: cluster.run(*command).stdout.split() == ["COMPLETED"], what=cluster.log)
 
 
 def test_a_machine_without_slurm_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,13 +154,14 @@ class ClusterRuns(Runs):
             return True
         if self._has_run_ended(run_id):
             return False
-        # Slurm remembers a job for some minutes after its end.
-        last = await job_queue.show(job_folder.job_id(folder))
+        job_id = job_folder.job_id(folder)
+        last = await job_queue.show(job_id)
         if last is not None and (last.is_pending or last.state in ("RUNNING", "COMPLETING", "SUSPENDED")):
             return True
         self._gone.add(run_id)
-        if last is not None and last.state:
-            self._queue.ends[run_id] = f"Slurm ended its job {last.job_id}: {last.state}"
+        state = last.state if last is not None else await job_queue.accounted_state(job_id)
+        if state:
+            self._queue.ends[run_id] = f"Slurm ended its job {job_id}: {state}"
         return False
 
     def _view(self, run_id: str) -> dict[str, Any]:

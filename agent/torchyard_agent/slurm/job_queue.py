@@ -149,3 +149,17 @@ async def show(job_id: str) -> Job | None:
     restarts = found.get("Restarts", "")
     requeues = found.get("Requeue") != "0"
     return Job(job_id, state, reason, start, nodes, requeues, int(restarts) if restarts.isdigit() else 0)
+
+
+async def accounted_state(job_id: str) -> str:
+    """Returns the last state of a job that slurmctld has forgotten, such as TIMEOUT; "" if no accounting knows it.
+
+    slurmctld forgets a job some minutes after its end (MinJobAge). With `-D`, `sacct` also prints the earlier starts of
+    a job that was requeued; the last line is that of the newest start.
+    """
+    try:
+        text = await commands.output(["sacct", "-n", "-X", "-D", "-P", "-j", job_id, "-o", "State"])
+    except RpcError:
+        return ""
+    words = [line.split()[0] for line in text.splitlines() if line.strip()]  # A state may be `CANCELLED by 1000`.
+    return words[-1] if words else ""

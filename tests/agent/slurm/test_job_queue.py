@@ -1,4 +1,4 @@
-"""Tests of the queue: one call of `squeue` for all runs and sessions, and back-off after failures."""
+"""Tests of the queue: one call of `squeue` for all runs and sessions, back-off after failures, and forgotten jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_agent.slurm.job_queue import JobQueue
+from torchyard_agent.slurm.job_queue import JobQueue, accounted_state
 
 SQUEUE = """#!/bin/sh
 echo "$@" >> {calls}
@@ -64,3 +64,22 @@ def test_a_failing_controller_is_asked_less_often(calls: Path, tmp_path: Path, m
     queue = asyncio.run(look())
     assert queue.as_of == 0
     assert 2 <= len(calls.read_text().splitlines()) <= 6
+
+
+@pytest.mark.parametrize(
+    ("printed", "state"),
+    [
+        ("REQUEUED\nOUT_OF_MEMORY\n", "OUT_OF_MEMORY"),
+        ("CANCELLED by 1000\n", "CANCELLED"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_accounting_knows_the_state_of_a_forgotten_job(
+    calls: Path, tmp_path: Path, printed: str | None, state: str
+) -> None:
+    program = tmp_path / "bin" / "sacct"
+    (tmp_path / "printed").write_text(printed or "")
+    program.write_text("#!/bin/sh\nexit 1\n" if printed is None else f"#!/bin/sh\ncat {tmp_path / 'printed'}\n")
+    program.chmod(0o755)
+    assert asyncio.run(accounted_state("4711")) == state
