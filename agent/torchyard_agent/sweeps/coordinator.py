@@ -35,8 +35,8 @@ from torchyard_agent import unix_socket_rpc
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.sweep_messages import Sweep, SweepSlot, parameter_text
+from torchyard_agent.sweeps import pruning_steps, sweep_table, trial_outcomes
 from torchyard_agent.sweeps import study as studies
-from torchyard_agent.sweeps import sweep_table, trial_outcomes
 from torchyard_agent.sweeps.trial_outcomes import Outcome
 
 POLL_S = 0.3
@@ -334,7 +334,7 @@ class Coordinator:
         found = trial_outcomes.measurement(self._search["objective"]["metric"], running.slot.replicas, metrics)
         if found is None or found.step is None:
             return False
-        steps = trial_outcomes.passed_steps(self._search["pruner"], running.last_step, found.step)
+        steps = pruning_steps.passed_steps(self._search["pruner"], running.last_step, found.step)
         running.last_step = max(running.last_step, found.step)
         for step in steps:
             running.trial.report(found.value, step)

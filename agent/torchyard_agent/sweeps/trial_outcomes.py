@@ -1,4 +1,4 @@
-"""Decisions about the trials of a sweep: the objective in reported metrics, and the outcome of an ended run. No I/O."""
+"""Decisions about a sweep's trials: the objective in reported metrics, and the outcome of an ended run. No I/O."""
 
 from __future__ import annotations
 
@@ -63,28 +63,3 @@ def _missing(metric: str, metrics: Mapping[str, Any]) -> str:
         return f"the objective {metric} was not a finite number at the end"
     names = sorted({name for reported in metrics.values() for name in (reported or {})})
     return f"the objective {metric} was never reported; reported were: {', '.join(names) or 'no metrics'}"
-
-
-MOST_STEPS = 20
-"""Maximum number of steps for which a value is reported at once."""
-
-
-def passed_steps(pruner: Mapping[str, Any], after: int, to: int) -> list[int]:
-    """Returns the steps of `after` < step <= `to` at which the objective is reported, so that trials can be compared.
-
-    Metrics are sampled, so a trial reports few of its steps. All trials report at the same ones: 1, 2, …, 9, 10, 20, …,
-    the multiples of `interval_steps` instead, and for `asha` and `hyperband` also the steps of the rungs. The value of
-    a step is the first one that is sampled at the step or later.
-    """
-    interval = pruner.get("interval_steps")
-    if interval:
-        first = after // interval + 1
-        return [number * interval for number in range(max(first, to // interval - MOST_STEPS + 1), to // interval + 1)]
-    steps = {digit * 10**power for power in range(len(str(max(to, 1)))) for digit in range(1, 10)}
-    if pruner.get("kind") in ("asha", "hyperband"):
-        factor = pruner.get("reduction_factor") or (4 if pruner["kind"] == "asha" else 3)
-        rung = pruner.get("min_resource") or 1
-        while rung <= to:
-            steps.add(rung)
-            rung *= factor
-    return sorted(step for step in steps if after < step <= to)[-MOST_STEPS:]

@@ -14,8 +14,8 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Role, StrategyKind
 from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.racks.content import SECTIONS_FROM, sections_of
 from torchyard_gui.canvas.racks.layout import arrange_sections, best_shape
+from torchyard_gui.canvas.racks.sections import SECTIONS_FROM, sections_of
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from torchyard_agent.keeper.decisions import instructions, return_policy
 from torchyard_agent.keeper.decisions.events import GangCleared, GangTrains
+from torchyard_agent.keeper.decisions.failure_cause import most_likely_cause
 from torchyard_agent.keeper.decisions.state import (
     CLEARING,
     FAILING,
@@ -115,7 +116,7 @@ def _is_unexplained(step: Step, gang: Gang) -> bool:
     if not step.run.servers() or not _trains(step.run, gang):
         return False
     over = step.now >= gang.failed_at + step.run.lease_s + SAFETY_S
-    return not over and step.first_cause(gang.failures).consequence
+    return not over and most_likely_cause(step, gang.failures).consequence
 
 
 def _may_restart(run: Run, gang: Gang) -> bool:
@@ -173,7 +174,7 @@ def _clear(step: Step, gang: Gang) -> Gang:
 
     If a restart would not help, the run ends instead.
     """
-    cause = step.first_cause(gang.failures)
+    cause = most_likely_cause(step, gang.failures)
     if not cause.curable:
         step.fail(cause)
         return gang

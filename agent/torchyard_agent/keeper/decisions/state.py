@@ -245,22 +245,3 @@ class Step:
             self.out.append(instructions.SetTimer(instructions.GRACE, self.run.policy["failure_grace_s"]))
         elif self.run.outcome is RunState.FAILED and not self.run.chosen:
             self.set(failures=(*self.run.failures, failure))
-
-    def choose_cause(self) -> None:
-        """Chooses the cause of the run's end from the collected failures."""
-        self.set(chosen=True)
-        self.record_run(RunState.STOPPING, self.first_cause(self.run.failures).sentence)
-
-    def first_cause(self, failures: Iterable[Failure]) -> Failure:
-        """Returns the most likely cause among `failures`.
-
-        The order of preference is: a failure that is not a connection error, a recent failure of a server, the loss of
-        a host, and the first connection error.
-        """
-        first = min(failures, key=lambda failure: failure.consequence)
-        if first.consequence and self.recent_roots():
-            return self.recent_roots()[0].failure._replace(curable=True)
-        silent = [host.name for host in self.run.hosts if not host.connected and not host.swept and not host.lost]
-        if first.consequence and silent:
-            return Failure(f"{silent[0]} was lost: the connection to its keeper broke")
-        return first

@@ -17,6 +17,7 @@ from typing import Any, Callable
 
 from torchyard_agent.keeper.decisions import events, instructions, restart_policy, return_policy
 from torchyard_agent.keeper.decisions.events import Event
+from torchyard_agent.keeper.decisions.failure_cause import end_with_cause
 from torchyard_agent.keeper.decisions.instructions import Instruction
 from torchyard_agent.keeper.decisions.state import (
     COLLECT_S,
@@ -224,7 +225,7 @@ def _on_timer(step: Step, event: events.TimerFired) -> None:
             step.set(outcome=RunState.FAILED, failures=tuple(_did_not_join(name, step.run) for name in late))
             for name in late:
                 step.set_host(name, lost=True, connected=False)
-            step.choose_cause()
+            end_with_cause(step)
             step.end(step.run.replicas, KILL_AFTER_S)
     elif event.timer == instructions.JOIN_ADDED:
         _on_growth(step, event)
@@ -232,7 +233,7 @@ def _on_timer(step: Step, event: events.TimerFired) -> None:
         _on_gpus_timeout(step)
     elif event.timer == instructions.CHOOSE:
         if step.run.outcome is RunState.FAILED and not step.run.chosen:
-            step.choose_cause()
+            end_with_cause(step)
     elif event.timer == instructions.RETURN:
         return_policy.on_pause_over(step, step.run.gang(event.gang), event.generation)
     elif event.timer == instructions.GANG_GRACE:
@@ -299,7 +300,7 @@ def _settle(step: Step) -> None:
     if step.run.outcome is None or not all(replica.state.is_terminal for replica in step.run.replicas):
         return
     if not step.run.chosen:
-        step.choose_cause()
+        end_with_cause(step)
     if not step.run.sweeping:
         _sweep(step)
     if all(host.swept or host.lost for host in step.run.hosts):

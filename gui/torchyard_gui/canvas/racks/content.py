@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from PySide6.QtCore import QCoreApplication
-
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.strategies.replica_groups import ReplicaGroup
 from torchyard_core.topology.strategies.traffic import Group
 from torchyard_gui.canvas.racks.layout import RackLayout, group_columns, lay_group, lay_rack
+from torchyard_gui.canvas.racks.sections import sections_of
 from torchyard_gui.widgets.next_steps import quoted
 
 TRAY = ""
@@ -100,45 +99,6 @@ def racks_of(
     shown = [host for host in hosts if host.name in names]
     sections = sections_of(shown)
     return tuple(_rack(host, on_host.get(host.name, ()), plan, group_of, sections.get(host.name, "")) for host in shown)
-
-
-SECTIONS_FROM = 17
-"""Minimum number of hosts on the canvas at which they are divided into sections."""
-RACK_LABEL = "rack"
-NO_PLACES = ("machine",)
-"""Labels by which hosts are never divided into sections."""
-
-
-def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
-    """Returns the section of each host: its value of the label by which the hosts are divided.
-
-    A label divides the hosts if more than half of them have it, and if its number of values is at least two and at most
-    half the number of hosts. Of such labels, `rack` is used, or else the most frequent one. Hosts without the label are
-    in a separate section. There are no sections if there is no such label or if there are fewer than `SECTIONS_FROM`
-    hosts.
-    """
-    if len(hosts) < SECTIONS_FROM:
-        return {}
-    values: dict[str, Counter[str]] = {}
-    for host in hosts:
-        for key, value in host.labels.items():
-            if key not in NO_PLACES:
-                values.setdefault(key, Counter())[value] += 1
-
-    def divides(key: str) -> bool:
-        found = values[key]
-        return 1 < len(found) <= len(hosts) // 2 and found.total() > len(hosts) // 2
-
-    fitting = [key for key in values if divides(key)]
-    if not fitting:
-        return {}
-    label = RACK_LABEL if RACK_LABEL in fitting else max(fitting, key=lambda key: values[key].total())
-    return {host.name: host.labels.get(label) or labels_missing(label) for host in hosts}
-
-
-def labels_missing(label: str) -> str:
-    """Returns the name of the section for hosts that have no label."""
-    return QCoreApplication.translate("Canvas", "no label “{label}”").format(label=label)
 
 
 def frames_of(plan: Plan, groups: Sequence[ReplicaGroup]) -> tuple[RackContent, ...]:
