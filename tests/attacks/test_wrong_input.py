@@ -28,10 +28,10 @@ from torchyard_agent.keeper.checkpoints.checkpoint_folders import newest
 from torchyard_agent.protocol import metrics_report
 from torchyard_core.booking.model import from_rfc3339
 from torchyard_core.errors import HostError, RunFailed
-from torchyard_core.fleet.bandwidth_cache import BandwidthCache
 from torchyard_core.fleet.host_facts_cache import planner_hosts
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.response_schemas import NOTIFICATIONS, find_mismatch
+from torchyard_core.launch.bandwidth_cache import BandwidthCache
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.document.crash_recovery import Recovery
 from torchyard_roles.checkpoints import files

@@ -15,9 +15,9 @@ from torchyard_core.app.profile_script import profile_cache, snapshot_root, work
 from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.errors import RunFailed
-from torchyard_core.fleet.bandwidth_cache import BandwidthCache
 from torchyard_core.fleet.inventory import Inventory
 from torchyard_core.home import Home
+from torchyard_core.launch.bandwidth_cache import BandwidthCache
 from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.next_steps import ProfileScript
 from torchyard_core.problems import has_errors

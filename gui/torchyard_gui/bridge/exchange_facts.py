@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from torchyard_core.fleet.bandwidth_cache import BandwidthCache
+from torchyard_core.launch.bandwidth_cache import BandwidthCache
 from torchyard_core.launch.runs.gradient_size import last_gradient_sizes
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.strategies.link_load import ExchangeFacts

@@ -17,7 +17,7 @@ from tests.lab import Desktop, Lab
 from torchyard_core.advisor.prediction import AdvisedHost, Layout, Prediction, predict
 from torchyard_core.advisor.profile import Profile, read_profile
 from torchyard_core.advisor.trainer_compute import trainer_compute
-from torchyard_core.fleet.bandwidth_cache import BandwidthCache
+from torchyard_core.launch.bandwidth_cache import BandwidthCache
 from torchyard_core.topology.model import Strategy, StrategyKind
 
 MANY_STEPS = 100_000

@@ -17,9 +17,9 @@ from typing import Any
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, HostError
-from torchyard_core.fleet.bandwidth_cache import BandwidthCache, Measurement, Pair
 from torchyard_core.formatting import age, bandwidth
 from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.bandwidth_cache import BandwidthCache, Measurement, Pair
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import neighbours
 from torchyard_core.launch.planning import LaunchContext

@@ -7,7 +7,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from torchyard_core.fleet.bandwidth_cache import Measurement
+from torchyard_core.launch.bandwidth_cache import Measurement
 from torchyard_core.launch.checks.bandwidth import check_bandwidth, rounds
 from torchyard_core.launch.checks.connectivity import directions, neighbours
 

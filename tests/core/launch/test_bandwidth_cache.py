@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchyard_core.fleet.bandwidth_cache import BandwidthCache, Measurement
+from torchyard_core.launch.bandwidth_cache import BandwidthCache, Measurement
 
 NOW = 1_800_000_000.0
 
