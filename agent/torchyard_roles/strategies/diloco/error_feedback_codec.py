@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchyard_roles.exchange import large_buffers
 from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.strategies.diloco.outer_step import Flat
 
@@ -48,7 +49,7 @@ class ErrorFeedbackCodec:
     def empty(self, numbers: Sequence[int]) -> list[torch.Tensor]:
         """Returns empty tensors with the sizes of a round's encoded averages."""
         sizes = [self.codec.size(self._flats[number].elements, self._flats[number].dtype) for number in numbers]
-        return [torch.empty(size, dtype=torch.uint8, device="cpu") for size in sizes]
+        return [large_buffers.zeros(size, torch.uint8) for size in sizes]
 
     def cut(self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int) -> list[torch.Tensor]:
         """Returns slice `number` of `of` equal slices of encoded tensors."""

@@ -18,6 +18,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
+from torchyard_roles.exchange import large_buffers
 from torchyard_roles.exchange.pinned_copies import pinned_copies_of
 from torchyard_roles.strategies.gloo_group import packed_bytes, runs_of, unpack_bytes
 
@@ -44,12 +45,22 @@ class Flat:
 
     def gather(self) -> torch.Tensor:
         """Returns a copy of the tensors' values as one flat tensor."""
-        values = torch.empty(self.elements, dtype=self.dtype, device="cpu")
+        values = large_buffers.zeros(self.elements, self.dtype)
         if self.copies is not None:
             self.copies.to_host((part, _real(tensor)) for part, tensor in self._parts(values))
             return values
         for part, tensor in self._parts(values):
             part.copy_(_real(tensor))
+        return values
+
+    def difference(self, outer: torch.Tensor) -> torch.Tensor:
+        """Returns the values `outer` minus those of the tensors, as one flat tensor."""
+        if self.copies is not None:
+            values = self.gather()
+            return torch.sub(outer, values, out=values)
+        values = large_buffers.zeros(self.elements, self.dtype)
+        for (part, tensor), (whole, _) in zip(self._parts(values), self._parts(outer)):
+            torch.sub(whole, _real(tensor), out=part)
         return values
 
     def snapshot(self) -> Callable[[], torch.Tensor]:
@@ -165,7 +176,7 @@ class OuterParameters:
 
     def empty(self) -> list[torch.Tensor]:
         """Returns a tensor of zeros for each flat tensor."""
-        return [torch.zeros(flat.elements, dtype=flat.dtype, device="cpu") for flat in self.flats]
+        return [large_buffers.zeros(flat.elements, flat.dtype) for flat in self.flats]
 
     def load(self, theta: list[torch.Tensor], momentum: list[torch.Tensor], round_: int) -> None:
         with self.changed:
@@ -181,11 +192,7 @@ class OuterParameters:
 
     def differences(self, fragment: int | None = None) -> list[torch.Tensor]:
         """Returns the differences Δ_g = θ − θ_g between the outer parameters and this group's parameters."""
-        found = []
-        for number in self.numbers(fragment):
-            values = self.flats[number].gather()
-            found.append(torch.sub(self.theta[number], values, out=values))
-        return found
+        return [self.flats[number].difference(self.theta[number]) for number in self.numbers(fragment)]
 
     def snapshot(self, fragment: int | None = None) -> Callable[[], list[torch.Tensor]]:
         """Returns a function that returns Δ_g of the present parameters, which may change before it is called.

@@ -52,6 +52,10 @@ class ShardedFlat(Flat):
         assert self._values is not None
         return self._values.clone()
 
+    def difference(self, outer: torch.Tensor) -> torch.Tensor:
+        assert self._values is not None
+        return torch.sub(outer, self._values)
+
     def snapshot(self) -> Callable[[], torch.Tensor]:
         assert self._values is not None
         values = self._values
