@@ -150,8 +150,13 @@ class Scan:
         ring = slowest_s(ring_loads([host for host in hosts for _ in range(self._ranks)]), self._rates, self._size)
         ring /= RING_EFFICIENCY
         together = max(ready, slowest.before_s + ring) + optimizer
+        corrections = {kind: self._fleet.correction(kind, computing) for kind in kinds}
+
+        def speed(kind: StrategyKind, step_s: float, computed_s: float) -> float:
+            return samples / corrections[kind].step_s(computed_s, step_s - computed_s)
+
         if StrategyKind.ALL_REDUCE in kinds:
-            yield samples / together, Counts(StrategyKind.ALL_REDUCE, count)
+            yield speed(StrategyKind.ALL_REDUCE, together, ready + optimizer), Counts(StrategyKind.ALL_REDUCE, count)
         slowest_rate = min(self._rates[host] for host in computing)
         served = self._served(hosts) if {*kinds} & {*SAME_RESULT[1:], StrategyKind.DOWNPOUR} else []
         divisors = [groups for groups in range(2, count + 1) if count % groups == 0]
@@ -160,20 +165,32 @@ class Scan:
                 step = (
                     max(ready, slowest.before_s + self._reduced(count, servers, time, ring, slowest_rate)) + optimizer
                 )
-                yield samples / step, Counts(StrategyKind.REDUCTION_SERVER, count, servers)
+                yield (
+                    speed(StrategyKind.REDUCTION_SERVER, step, ready + optimizer),
+                    Counts(StrategyKind.REDUCTION_SERVER, count, servers),
+                )
             if StrategyKind.SANDBLASTER in kinds:
-                yield samples / (ready + time), Counts(StrategyKind.SANDBLASTER, count, servers)
+                yield (
+                    speed(StrategyKind.SANDBLASTER, ready + time, ready),
+                    Counts(StrategyKind.SANDBLASTER, count, servers),
+                )
             if StrategyKind.DOWNPOUR in kinds:
                 each = time / min(self._strategy.push_every, self._strategy.pull_every)
                 for groups in divisors:
                     alone = slowest.gradient_s + noise * (1 - 1 / max(1, count // groups))
-                    yield samples / max(alone, each), Counts(StrategyKind.DOWNPOUR, count, servers, groups)
+                    yield (
+                        speed(StrategyKind.DOWNPOUR, max(alone, each), alone),
+                        Counts(StrategyKind.DOWNPOUR, count, servers, groups),
+                    )
         for groups in divisors:
             inner = slowest.gradient_s + optimizer if groups == count else together
             share = 2 * (groups - 1) / groups / (slowest_rate * SERVED_EFFICIENCY)
             if StrategyKind.HOGWILD in kinds:
                 exchange = share * self._size / self._strategy.sync_every
-                yield samples / max(inner, exchange), Counts(StrategyKind.HOGWILD, count, 0, groups)
+                yield (
+                    speed(StrategyKind.HOGWILD, max(inner, exchange), inner),
+                    Counts(StrategyKind.HOGWILD, count, 0, groups),
+                )
             if StrategyKind.DILOCO in kinds:
                 size = slowest.float32_bytes * WIRE_SHARE[self._strategy.wire]
                 exchange = share * size / self._strategy.inner_steps

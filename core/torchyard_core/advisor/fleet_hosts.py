@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from torchyard_core.advisor.corrections import Correction, Scope
 from torchyard_core.advisor.prediction import AdvisedHost
 from torchyard_core.advisor.profile import ChosenProfiles, host_kind
 from torchyard_core.advisor.trainer_compute import trainer_compute
 from torchyard_core.errors import UsageError
 from torchyard_core.formatting import bandwidth, counted
 from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import StrategyKind
 
 ASSUMED_BYTES_S = 1e9 / 8
 """Bandwidth of a link that was neither measured nor stated."""
@@ -24,9 +26,18 @@ class AdvisedFleet:
     facts: tuple[HostFacts, ...]
     hosts: tuple[AdvisedHost, ...]
     remarks: tuple[str, ...]
+    corrections: Mapping[Scope, Correction] = field(default_factory=dict)
 
     def number(self, name: str) -> int:
         return next(number for number, host in enumerate(self.hosts) if host.name == name)
+
+    def scope(self, kind: StrategyKind, trainers: Iterable[int]) -> Scope:
+        """Returns the scope of predictions with a strategy and trainers on these hosts."""
+        return Scope.of(kind, (host_kind(self.facts[number]) for number in trainers))
+
+    def correction(self, kind: StrategyKind, trainers: Iterable[int]) -> Correction:
+        """Returns the correction of these predictions. Its factors are 1 if there are no such runs."""
+        return self.corrections.get(self.scope(kind, trainers), Correction()) if self.corrections else Correction()
 
 
 def advised_fleet(

@@ -16,6 +16,7 @@ from functools import cached_property
 from math import sqrt
 from statistics import fmean
 
+from torchyard_core.advisor.corrections import Correction
 from torchyard_core.advisor.exchange_load import (
     HostLoad,
     mixed_shares,
@@ -55,6 +56,8 @@ COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
 Z80 = 1.2816
 """Half width of the interval that contains 80% of a normal distribution, in standard deviations."""
 ASYNCHRONOUS_PIECES = 8
+EXCHANGE_RESOURCES = ("link of ", "CPU of ")
+"""Beginnings of the names of resources that an exchange uses."""
 
 
 @dataclass(frozen=True)
@@ -137,15 +140,20 @@ class _Parts:
     notes: tuple[str, ...] = ()
 
 
-def predict(layout: Layout, hosts: Sequence[AdvisedHost]) -> Prediction:
-    """Returns the prediction. Every trainer must be on a host with a profile. Raises ValueError otherwise."""
-    return _Predictor(layout, hosts).prediction()
+def predict(layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction | None = None) -> Prediction:
+    """Returns the prediction. Every trainer must be on a host with a profile. Raises ValueError otherwise.
+
+    Args:
+        correction: Factors of the parts of a step, by default 1.
+    """
+    return _Predictor(layout, hosts, correction or Correction()).prediction()
 
 
 class _Predictor:
-    def __init__(self, layout: Layout, hosts: Sequence[AdvisedHost]):
+    def __init__(self, layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction):
         self.layout = layout
         self.hosts = hosts
+        self.correction = correction
         self.rates = {host: hosts[host].link_bytes_s for host in {*layout.trainers, *layout.servers}}
         self.first = self._compute(layout.trainers[0])
         self.size = float(self.first.model_bytes)
@@ -172,7 +180,7 @@ class _Predictor:
             parts = self._diloco()
         else:
             parts = self._group(self.layout.trainers)
-        return self._finished(parts)
+        return self._finished(self._corrected(parts))
 
     # Synchronous strategies
 
@@ -513,6 +521,23 @@ class _Predictor:
         return found
 
     # The result
+
+    def _corrected(self, parts: _Parts) -> _Parts:
+        compute, exchange = self.correction.compute, self.correction.exchange
+        step = self.correction.step_s(parts.step_s - parts.exchange_s, parts.exchange_s)
+        return replace(
+            parts,
+            step_s=step,
+            compute_s=compute * parts.compute_s,
+            exchange_s=exchange * parts.exchange_s,
+            wait_s=compute * parts.wait_s,
+            bound_s=min(parts.bound_s, step),
+            samples_s=parts.samples_s * parts.step_s / step,
+            busy={
+                name: time * (exchange if name.startswith(EXCHANGE_RESOURCES) else compute)
+                for name, time in parts.busy.items()
+            },
+        )
 
     def _finished(self, parts: _Parts) -> Prediction:
         exposed, rest = parts.exchange_s, parts.step_s - parts.exchange_s

@@ -302,7 +302,8 @@ class _Advisor:
             for problem in placement.problems[:1]:
                 self._reasons.setdefault(problem.message)
             return None
-        prediction = predict(layout, self._fleet.hosts)
+        correction = self._fleet.correction(layout.strategy.kind, layout.trainers)
+        prediction = predict(layout, self._fleet.hosts, correction)
         if not prediction.is_feasible:
             self._reasons.setdefault(prediction.shortage)
             return None

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from torchyard_core.advisor.corrections import correction_remarks
 from torchyard_core.advisor.fleet_hosts import advised_fleet
 from torchyard_core.advisor.profile import Profile, choose_profiles, program_name
 from torchyard_core.advisor.recommendation import Advice, Alternative, advise
 from torchyard_core.app.launch_run import InvalidTopology
 from torchyard_core.app.profile_script import profile_cache, snapshot_root, workdir_of
+from torchyard_core.app.run_predictions import corrections_from_history, known_links
 from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.errors import RunFailed
 from torchyard_core.fleet.inventory import Inventory
 from torchyard_core.home import Home
-from torchyard_core.launch.bandwidth_cache import BandwidthCache
 from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.runs.history import History
 from torchyard_core.next_steps import ProfileScript
 from torchyard_core.problems import has_errors
 from torchyard_core.topology.file import TopologyFile
@@ -32,6 +34,8 @@ class AdviceOptions:
     profiles: tuple[Profile, ...] = ()
     """Profiles from files, in place of those that this desktop has measured."""
     batch: int | None = None
+    without_history: bool = False
+    """Whether to ignore the measurements of past runs."""
 
 
 def advise_topology(
@@ -62,18 +66,26 @@ def advise_topology(
     if not profiles:
         message = f"{program_name(topology.program) or 'the program'} was never profiled on this computer."
         raise RunFailed(message, code="no_profile", hint=ProfileScript(source.source))
-    chosen = choose_profiles(profiles, snapshot_root(source, home), facts, datetime.now(UTC))
-    stated = {host.name: host.bandwidth_gbps * 1e9 / 8 for host in inventory.hosts if host.bandwidth_gbps}
-    measured = BandwidthCache(home.caches / "bandwidth.json").all_pairs()
-    fleet = advised_fleet(facts, chosen, stated, measured, options.batch)
-    free = None if available is None else advised_fleet(available, chosen, stated, measured, options.batch)
-    return advise(
+    snapshot = snapshot_root(source, home)
+    chosen = choose_profiles(profiles, snapshot, facts, datetime.now(UTC))
+    links = known_links(home, inventory)
+    corrections = {}
+    if not options.without_history:
+        snapshots = {snapshot, *(profile.snapshot for profile in chosen.by_kind.values())}
+        history = History(home.history)
+        corrections = corrections_from_history(history, topology.program, snapshots, facts, chosen, links)
+    fleet = replace(advised_fleet(facts, chosen, *links, options.batch), corrections=corrections)
+    free = None
+    if available is not None:
+        free = replace(advised_fleet(available, chosen, *links, options.batch), corrections=corrections)
+    advice = advise(
         topology,
         fleet,
         free,
         is_black_box=any(profile.black_box for profile in chosen.by_kind.values()),
         has_samples=options.batch is not None or all(profile.batch for profile in chosen.by_kind.values()),
     )
+    return replace(advice, remarks=(*advice.remarks, *correction_remarks(corrections)))
 
 
 def available_hosts(calendar: Calendar, zone: str, known: Sequence[HostFacts]) -> Sequence[HostFacts]:

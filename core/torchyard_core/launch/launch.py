@@ -268,6 +268,7 @@ class Launch:
             as_of=now,
             topology=self._text(),
             snapshot=started.snapshot,
+            workdir=str(self._folder or ""),
             lineage=self._lineage,
             planned=self._planned(started.plan),
             restarted_from=self.again.run_id if self.again is not None else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.advisor.samples import MEGABIT, advised, profile
+from torchyard_core.advisor.corrections import Correction
 from torchyard_core.advisor.prediction import AdvisedHost, Layout, Prediction, predict
 from torchyard_core.advisor.trainer_compute import trainer_compute
 from torchyard_core.topology.model import Strategy, StrategyKind
@@ -118,3 +119,19 @@ def test_memory_that_is_missing_makes_a_topology_infeasible() -> None:
     large = AdvisedHost("large", compute, B, 1e12, 80e9)
     found = predict(Layout(Strategy(kind=StrategyKind.SANDBLASTER), ((0,),), (1,)), [large, server])
     assert found.shortage == "the replicas on server need more memory than it has"
+
+
+def test_a_correction_scales_the_parts_of_a_step_and_what_follows_from_them() -> None:
+    ring, hosts = layout("all_reduce", 4), advised(4, mbit=600.0, of=profile(spread_s=0.1))
+    plain = predict(ring, hosts)
+    found = predict(ring, hosts, Correction(compute=1.5, exchange=0.5, runs=1))
+    assert found.compute_s == pytest.approx(1.5 * plain.compute_s)
+    assert found.wait_s == pytest.approx(1.5 * plain.wait_s)
+    assert found.exchange_s == pytest.approx(0.5 * plain.exchange_s)
+    assert found.step_s == pytest.approx(found.compute_s + found.wait_s + found.exchange_s)
+    assert found.samples_s * found.step_s == pytest.approx(plain.samples_s * plain.step_s)
+    assert found.low < found.samples_s < found.high
+    assert found.bound_s <= found.step_s
+    assert plain.bottleneck.startswith("link of")
+    much = predict(ring, hosts, Correction(compute=2.0, exchange=0.5, runs=1))
+    assert much.bottleneck.startswith("computing on")

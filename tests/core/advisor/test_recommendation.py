@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.core.advisor.samples import cpu_hosts, fleet, profile
 from tests.core.examples import host, topology
-from torchyard_core.advisor.candidates import Counts, counts_of, topology_for
+from torchyard_core.advisor.candidates import Counts, Scan, counts_of, room_on, topology_for
+from torchyard_core.advisor.corrections import Correction, Scope
 from torchyard_core.advisor.recommendation import Advice, advise
 from torchyard_core.errors import RunFailed, UsageError
 from torchyard_core.topology.file import check_topology
@@ -14,6 +17,7 @@ from torchyard_core.topology.model import Role, StrategyKind
 
 WORKERS = "{name: workers, role: worker, replicas: 2, gpus: 1}"
 CPU_WORKERS = "{name: workers, role: worker, replicas: 2}"
+CPU_KINDS = ("64 CPUs",)
 FAST, SLOW = "NVIDIA H100", "NVIDIA T4"
 
 
@@ -138,3 +142,23 @@ def test_settings_of_another_strategy_are_dropped_and_common_ones_kept() -> None
     assert after.pools[1].cpus == 2
     alone = topology_for(before, Counts(StrategyKind.ALL_REDUCE, 1))
     assert [(pool.role.value, pool.replicas) for pool in alone.pools] == [("chief", 1)]
+
+
+def test_corrections_change_the_selection_of_candidates_and_the_recommendation() -> None:
+    hosts, script = cpu_hosts(6), topology(CPU_WORKERS)
+    plain = fleet(hosts, profile(), mbit=200.0)
+    slow = Correction(compute=2.0, exchange=2.0, runs=3)
+    rings = {Scope(kind, CPU_KINDS): slow for kind in (StrategyKind.ALL_REDUCE, StrategyKind.REDUCTION_SERVER)}
+    corrected = replace(plain, corrections=rings)
+    kinds = (StrategyKind.ALL_REDUCE, StrategyKind.REDUCTION_SERVER, StrategyKind.SANDBLASTER)
+    speeds = [
+        {counts: speed for speed, counts in Scan(script, each, room_on(script, each)).candidates(kinds)}
+        for each in (plain, corrected)
+    ]
+    for counts, speed in speeds[0].items():
+        slower = 1.0 if counts.kind is StrategyKind.SANDBLASTER else 2.0
+        assert speeds[1][counts] == pytest.approx(speed / slower)
+    assert advise(script, plain).fastest.counts.kind is not StrategyKind.SANDBLASTER
+    assert advise(script, corrected).fastest.counts.kind is StrategyKind.SANDBLASTER
+    other_hosts = replace(plain, corrections={Scope(StrategyKind.ALL_REDUCE, ("8 CPUs",)): slow})
+    assert advise(script, other_hosts) == advise(script, plain)

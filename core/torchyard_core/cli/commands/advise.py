@@ -33,13 +33,16 @@ def advise(
             metavar="WHICH", help="Change the file to this recommendation: fastest, fewest, now, or a strategy's name."
         ),
     ] = None,
+    without_history: Annotated[
+        bool, typer.Option("--without-history", help="Ignore the measurements of past runs.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Predict the speed of every topology that the fleet can run, and recommend some. Contacts no host.
 
     Every strategy is considered with every number of workers, servers, reducers and worker groups that fits. It needs a
     profile of the script, from `torchyard profile` or --profile. Strategies that change the result of training are
-    listed apart.
+    listed apart. If past runs of the same files were slower or faster than predicted, the prediction is corrected.
 
     Exit code 1: there is no profile, or no feasible topology.
 
@@ -54,7 +57,7 @@ def advise(
     source = topology_of(file).with_overrides(set_ or [])
     inventory = chosen.inventory()
     known = chosen.known(inventory)
-    options = AdviceOptions(tuple(map(read_profile, profile or ())), batch)
+    options = AdviceOptions(tuple(map(read_profile, profile or ())), batch, without_history)
     available = None
     if chosen.home.settings_file.exists() or chosen.home.bookings_file.exists():
         try:

@@ -49,6 +49,7 @@ from torchyard_core.next_steps import StopRun
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
+    from torchyard_core.launch.runs.history import RunRecord
 
 app = typer.Typer(help="Runs that were started: list, show, logs, stop, restart, grow, fetch.", no_args_is_help=True)
 
@@ -119,6 +120,10 @@ def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = Fal
                 raise
             unreachable = error
             shown = show_record(run, record)
+    record = history_of(chosen).load(run.run_id)
+    if record is not None and not record.ended and shown["fresh"] and is_over(shown["state"]):
+        record_end(history_of(chosen), {**shown, "time": shown["as_of"]})
+    shown["comparison"] = None if record is None else _comparison(chosen, record, shown)
     if as_json:
         print_json(shown)
     else:
@@ -126,6 +131,16 @@ def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = Fal
     if unreachable is not None:
         remark(f"torchyard: {unreachable.sentence()} This is what was known here at {run.as_of}.")
         raise typer.Exit(unreachable.exit_code)
+
+
+def _comparison(chosen: CommandContext, record: RunRecord, shown: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the predicted and measured step of a run, or None if they cannot be compared."""
+    from torchyard_core.app.run_predictions import RunPredictor
+
+    inventory = chosen.inventory()
+    predictor = RunPredictor(chosen.home, inventory, chosen.known(inventory))
+    found = predictor.compare(record, shown["replicas"], shown["metrics"])
+    return None if found is None else found.as_json()
 
 
 @app.command("logs")

@@ -27,6 +27,17 @@ EXCHANGE = {
 
 A column is shown if any replica has a value for it.
 """
+COMPARED = {
+    "compute": ("compute_s",),
+    "exchange": ("exchange_s",),
+    "waiting": ("wait_s",),
+    "exchange and waiting": ("exchange_s", "wait_s"),
+    "step": ("step_s",),
+}
+"""The parts of a step that are compared with the prediction, by title.
+
+The sum of exchange and waiting is among them because strategies divide it in different ways.
+"""
 
 
 def print_run(shown: dict[str, Any]) -> None:
@@ -61,6 +72,22 @@ def print_run(shown: dict[str, Any]) -> None:
             say(f"throughput of the run: {throughput:,.0f} samples/s, mean of its last 10 s")
         for replica in shown["replicas"]:
             _print_own_metrics(replica["name"], metrics.get(replica["name"], {}))
+        if shown["comparison"] is not None:
+            _print_comparison(shown["comparison"])
+
+
+def _print_comparison(comparison: dict[str, Any]) -> None:
+    """Prints the predicted beside the measured parts of a step."""
+    predicted, measured = comparison["predicted"], comparison["measured"]
+    trainers = comparison["trainers"]
+    say()
+    say("A step, as predicted from the profile" + (" of other files" if not comparison["same_files"] else ""))
+    say(f"and as {'the trainer' if trainers == 1 else f'the median of {trainers} trainers'} measured its last one:")
+    rows = [
+        [title, *(seconds(sum(times[part] for part in parts)) for times in (predicted, measured))]
+        for title, parts in COMPARED.items()
+    ]
+    table(("PART", "PREDICTED", "MEASURED"), rows)
 
 
 def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:

@@ -46,6 +46,8 @@ class RunRecord:
     """ID of the booking that held the run's GPUs."""
     sweep: str = ""
     """Text of the search file, if the run is a sweep."""
+    workdir: str = ""
+    """The working folder on this computer; empty in records of older versions and of restarts."""
     is_confirmed: bool = True
     """Whether the primary has confirmed that it started the run."""
 

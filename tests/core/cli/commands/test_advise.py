@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.core.advisor.samples import profile
+from tests.core.app.past_runs import FLEET as PAST_FLEET
+from tests.core.app.past_runs import past_run
 from tests.core.cli.command_runner import answer, torchyard
 from tests.lab import Desktop
+from torchyard_core.app.profile_script import profile_cache
+from torchyard_core.home import Home
 
 TOPOLOGY = """\
 version: 1
@@ -87,3 +91,42 @@ def test_wrong_requests_are_refused(desktop: Desktop, file: Path) -> None:
     assert "stdin is none" in done.stderr
     file.write_text(TOPOLOGY.replace("role: worker", "role: wrker"))
     assert "wrker" in torchyard(desktop, *with_profile, code=1).stderr
+
+
+def test_measurements_of_past_runs_correct_the_prediction_unless_they_are_ignored(desktop: Desktop, file: Path) -> None:
+    home, folder = Home(desktop.home), file.parent.resolve()
+    home.fleet_file.write_text(PAST_FLEET)
+    profile_cache(home).keep(folder, profile(kind="unknown"))
+    past_run(home, "20261128-090000-aaaa", folder, compute=1.5, text=TOPOLOGY)
+    done = torchyard(desktop, "advise", file)
+    assert "All-reduce on unknown is predicted with the measurements of 1 run: computing ×1.50" in done.stderr
+    corrected, plain = answer(desktop, "advise", file), answer(desktop, "advise", file, "--without-history")
+    assert corrected["current"]["step_s"] == pytest.approx(1.5 * plain["current"]["step_s"])
+    assert any("measurements of 1 run" in remark for remark in corrected["remarks"])
+    assert "measurements" not in torchyard(desktop, "advise", file, "--without-history").stderr
+
+
+def test_a_run_is_shown_with_its_prediction(desktop: Desktop, file: Path) -> None:
+    home, folder = Home(desktop.home), file.parent.resolve()
+    home.fleet_file.write_text(PAST_FLEET)
+    run_id = "20261128-090000-aaaa"
+    past_run(home, run_id, folder)
+    # Both hosts of the fleet are down, so that the last known state is shown.
+    assert answer(desktop, "runs", "show", run_id, code=3)["comparison"] is None  # There is no profile.
+    profile_cache(home).keep(folder, profile(kind="unknown"))
+    past_run(home, run_id, folder, compute=1.5, exchange=1.25)
+    found = answer(desktop, "runs", "show", run_id, code=3)["comparison"]
+    assert (found["trainers"], found["same_files"]) == (2, True)
+    assert found["predicted"]["compute_s"] == pytest.approx(0.51)
+    assert found["measured"]["compute_s"] == pytest.approx(1.5 * 0.51)
+    for step in (found["predicted"], found["measured"]):
+        assert step["step_s"] == pytest.approx(step["compute_s"] + step["exchange_s"] + step["wait_s"])
+    shown = torchyard(desktop, "runs", "show", run_id, code=3).stdout
+    assert "A step, as predicted from the profile\nand as the median of 2 trainers measured its last one:" in shown
+    [compute] = [line.split() for line in shown.splitlines() if line.startswith("compute")]
+    assert compute == ["compute", "510", "ms", "765", "ms"]
+    assert [line.split("  ")[0] for line in shown.splitlines()[-4:]] == [
+        "exchange", "waiting", "exchange and waiting", "step",
+    ]  # fmt: skip
+    past_run(home, run_id, folder, snapshot="other")
+    assert "from the profile of other files" in torchyard(desktop, "runs", "show", run_id, code=3).stdout

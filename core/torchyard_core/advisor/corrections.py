@@ -1,0 +1,90 @@
+"""Corrections of predictions: how the measured steps of past runs differ from their predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from torchyard_core.formatting import counted
+from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.strategies.registry import spec_of
+
+NEWEST = 5
+"""Number of runs of a strategy and kind of hosts that a correction considers."""
+LOWEST, HIGHEST = 0.5, 2.0
+"""Bounds of a factor. A larger difference has another cause, such as other users of the hosts."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Factors of the parts of predicted steps, each the median over the newest runs."""
+
+    compute: float = 1.0
+    """Of computing and of waiting for the slowest trainer, which is proportional to it."""
+    exchange: float = 1.0
+    """1 if no run measured it."""
+    runs: int = 0
+
+    def step_s(self, computed_s: float, exchange_s: float) -> float:
+        """Returns the time of a step from the predicted times up to the end of computing, and of the exchange."""
+        return self.compute * computed_s + self.exchange * exchange_s
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The predictions that a correction is for: those of a strategy on trainers' hosts of these kinds."""
+
+    kind: StrategyKind
+    host_kinds: tuple[str, ...]
+    """Sorted, each once."""
+
+    @staticmethod
+    def of(kind: StrategyKind, host_kinds: Iterable[str]) -> Scope:
+        """Returns the scope. A single trainer without a strategy counts as all-reduce, as in recommendations."""
+        return Scope(StrategyKind.ALL_REDUCE if kind is StrategyKind.NONE else kind, tuple(sorted({*host_kinds})))
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Measured over predicted times of one run."""
+
+    scope: Scope
+    compute: float
+    exchange: float | None
+    """None if the exchange is too small a part of the predicted step to be measured."""
+
+
+def corrections_of(runs: Sequence[Ratios]) -> dict[Scope, Correction]:
+    """Returns the correction of each scope from the newest of its runs. `runs` begins with the newest."""
+    by_scope: dict[Scope, list[Ratios]] = {}
+    for run in runs:
+        by_scope.setdefault(run.scope, []).append(run)
+    found = {}
+    for scope, ratios in by_scope.items():
+        newest = ratios[:NEWEST]
+        exchange = [each.exchange for each in newest if each.exchange is not None]
+        found[scope] = Correction(
+            _bounded(median(each.compute for each in newest)),
+            _bounded(median(exchange)) if exchange else 1.0,
+            len(newest),
+        )
+    return found
+
+
+def _bounded(factor: float) -> float:
+    return min(HIGHEST, max(LOWEST, factor))
+
+
+def correction_remarks(corrections: Mapping[Scope, Correction]) -> list[str]:
+    """Returns a sentence for each correction, and one about all other predictions."""
+    found = []
+    for scope, each in corrections.items():
+        exchange = f", exchange ×{each.exchange:.2f}" if each.exchange != 1 else ""
+        found.append(
+            f"{spec_of(scope.kind).title} on {' and '.join(scope.host_kinds)} is predicted with the measurements of "
+            f"{counted(each.runs, 'run')}: computing ×{each.compute:.2f}{exchange}."
+        )
+    if found:
+        found.append("All other topologies are predicted from the profile alone.")
+    return found
