@@ -36,16 +36,24 @@ class AdviceSource:
         done: Callable[[Advice], None],
         failed: Failed,
         owner: QObject,
+        *,
+        without_history: bool = False,
     ) -> Job:
-        """Predicts and recommends. `facts` are the hosts with the GPUs that are in use or booked now."""
+        """Predicts and recommends.
+
+        Args:
+            facts: The hosts with the GPUs that are in use or booked now.
+            without_history: Whether to ignore the measurements of past runs.
+        """
         home, inventory = self._fleet.home, self._fleet.inventory
 
         def work() -> Advice:
-            from torchyard_core.app.advise import advise_topology
+            from torchyard_core.app.advise import AdviceOptions, advise_topology
             from torchyard_core.app.launch_run import InvalidTopology
 
             try:
-                return advise_topology(source, home, inventory, tuple(map(without_users, facts)), facts)
+                options = AdviceOptions(without_history=without_history)
+                return advise_topology(source, home, inventory, tuple(map(without_users, facts)), facts, options)
             except InvalidTopology as error:
                 raise RunFailed(error.first_error.message, code=error.code) from None
 

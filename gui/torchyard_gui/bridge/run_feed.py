@@ -17,6 +17,7 @@ from torchyard_core.launch.runs.history import History, RunRecord, fields_at_end
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, run_details
 from torchyard_core.next_steps import AddHost
 from torchyard_core.replica_metrics import LatestSamples
+from torchyard_core.throughput import is_trainer
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
 from torchyard_gui.bridge.run_state import RunState
@@ -24,6 +25,7 @@ from torchyard_gui.bridge.run_state_types import RunChanges, short_cause, when
 from torchyard_gui.bridge.step_breakdown import step_parts
 
 if TYPE_CHECKING:
+    from torchyard_core.advisor.run_comparison import PredictedStep, StepTimes
     from torchyard_core.fleet.daemon_client import DaemonClient
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_gui.canvas.live_state import ReplicaLiveState, Tint
@@ -95,7 +97,13 @@ class RunFeed(QObject):
         jobs: Jobs,
         known: Callable[[], Sequence[HostFacts]],
         parent: QObject | None = None,
+        predict: Callable[[RunRecord], PredictedStep | None] | None = None,
     ):
+        """Opens the feed.
+
+        Args:
+            predict: Predicts the step of the run. It is called on a thread.
+        """
         super().__init__(parent)
         self.run = run
         self.picture = RunState(run.run_id, run.name, run.primary, run.hosts)
@@ -112,11 +120,15 @@ class RunFeed(QObject):
         self._news_timer = self._timer(EVENTS_EVERY_MS, self._take_news)
         self._sample_timer = self._timer(SAMPLES_EVERY_MS, self._take_samples)
         self._silence_timer = self._timer(LOOK_EVERY_MS, self._look_for_silence, once=False)
-        self._take_history(history.load(run.run_id))
+        record = history.load(run.run_id)
+        self._take_history(record)
         self._closed = False
         self._samples_reported = 0.0
         self._looked_at = 0.0
+        self._predicted: PredictedStep | None = None
         self._begin()
+        if record is not None and predict is not None:
+            jobs.run(lambda: predict(record), self._take_prediction, owner=self)
 
     @property
     def is_live(self) -> bool:
@@ -145,6 +157,19 @@ class RunFeed(QObject):
             restarts=track.restarts,
             details=", ".join(f"{name} {value}" for name, value in step_parts(track)),
         )
+
+    def predicted_step(self, trainer: str) -> StepTimes | None:
+        """Returns the predicted parts of a trainer's step.
+
+        None if the run was not predicted, or has other trainers now than the prediction.
+        """
+        tracks = self.picture.tracks
+        if self._predicted is None or trainer not in self._predicted.compute_s:
+            return None
+        now = {name for name, track in tracks.items() if is_trainer(name) and track.state not in ("failed", "lost")}
+        if now != self._predicted.compute_s.keys():
+            return None
+        return self._predicted.of(self._predicted.compute_s[trainer])
 
     @property
     def live_states(self) -> dict[str, ReplicaLiveState]:
@@ -297,6 +322,11 @@ class RunFeed(QObject):
         else:
             picture.take_shown(self.run.state, self.run.reason, self.run.as_of, [], self.run.reported_by)
             picture.submitted = when(self.run.submitted)
+
+    def _take_prediction(self, predicted: PredictedStep | None) -> None:
+        self._predicted = predicted
+        self._changes.run |= predicted is not None
+        self._emit_changes()
 
     def _remember(self, ended: dict[str, Any]) -> None:
         run_id, history = self.run.run_id, self._history

@@ -19,7 +19,7 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.runs.annotations import Annotation, Annotations
 from torchyard_core.launch.runs.checkpoints import SavedStep, newest_checkpoint
 from torchyard_core.launch.runs.download import Files, fetch_files, list_files
-from torchyard_core.launch.runs.history import History
+from torchyard_core.launch.runs.history import History, RunRecord
 from torchyard_core.launch.runs.known_runs import KnownRun, free_prepared, list_runs, stop_run
 from torchyard_core.launch.runs.model_download import SavedModel, fetch_model, find_model, model_sources
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -28,6 +28,7 @@ from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.bridge.run_feed import RunFeed
 
 if TYPE_CHECKING:
+    from torchyard_core.advisor.run_comparison import PredictedStep
     from torchyard_core.app.grow_run import GrowRun
     from torchyard_core.launch.growth import AddedWorkers
 
@@ -143,7 +144,7 @@ class RunsModel(QObject):
             feed = None
         if feed is None:
             model = self.fleet_model
-            feed = RunFeed(run, lambda: model.fleet, self.history, model.jobs, model.facts, self)
+            feed = RunFeed(run, lambda: model.fleet, self.history, model.jobs, model.facts, self, self._predictor())
             feed.changed.connect(self._feed_changed)
         self._feeds[run.run_id] = feed
         while len(self._feeds) > FEEDS:
@@ -151,6 +152,17 @@ class RunsModel(QObject):
             oldest.close()
             oldest.deleteLater()
         return feed
+
+    def _predictor(self) -> Callable[[RunRecord], PredictedStep | None]:
+        """Returns a function for threads that predicts the step of a run."""
+        home, inventory, facts = self.fleet_model.home, self.fleet_model.inventory, tuple(self.fleet_model.facts())
+
+        def predict(record: RunRecord) -> PredictedStep | None:
+            from torchyard_core.app.run_predictions import RunPredictor
+
+            return RunPredictor(home, inventory, facts).predict(record)
+
+        return predict
 
     def log(self, run: KnownRun, host: str, replica: str, local_rank: int = 0) -> LogFeed:
         """Returns a new feed of one rank's log, which the caller must close."""

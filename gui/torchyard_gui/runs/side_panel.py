@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PySide6.QtCore import QRect, Qt, Signal
@@ -21,8 +22,13 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import SectionLabel, label, scroll_area
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
+if TYPE_CHECKING:
+    from torchyard_core.advisor.run_comparison import StepTimes
+
 SHOWN = 600
 """Number of samples that the small plots show, which is ten minutes of one sample per second."""
+PREDICTED = ("compute_s", "exchange_s", "wait_s")
+"""Parts of a step that the advisor predicts."""
 REPORTED = (*OF_TRAINERS, "bytes_s")
 """Metrics that the journal contains. All other metrics are measured only while the run is followed."""
 
@@ -95,7 +101,10 @@ class SidePanel(QWidget):
 
     def _show_plots(self) -> None:
         """Updates the plots. If the run has ended, they are labelled as its last values."""
-        self.step.show_track(self._feed.picture.tracks.get(self._replica) if self._feed else None)
+        if self._feed is None:
+            self.step.show_track(None)
+        else:
+            self.step.show_track(self._feed.picture.tracks.get(self._replica), self._feed.predicted_step(self._replica))
         if self._feed is None:
             for plot in self.plots.values():
                 plot.set_values(np.empty(0, np.float32), "–")
@@ -180,20 +189,31 @@ class StepParts(QWidget):
         super().__init__(parent)
         self.heading = SectionLabel()
         self.values = {field: label() for field in WRITTEN}
+        self.predicted = {field: label(role="small", ink="2") for field in PREDICTED}
         self.names = {field: label(name_of(field), role="small", ink="2") for field in WRITTEN}
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 4, 0, 0)
         layout.setVerticalSpacing(4)
-        layout.addWidget(self.heading, 0, 0, 1, 2)
+        layout.setHorizontalSpacing(10)
+        layout.addWidget(self.heading, 0, 0, 1, 3)
         for row, (field, value) in enumerate(self.values.items(), 1):
             value.setAccessibleName(name_of(field))
             layout.addWidget(self.names[field], row, 0)
-            layout.addWidget(value, row, 1, Qt.AlignmentFlag.AlignRight)
+            layout.addWidget(value, row, 2, Qt.AlignmentFlag.AlignRight)
+            if field in self.predicted:
+                self.predicted[field].setToolTip(
+                    self.tr("From the profile of the script, without corrections by past runs")
+                    if field == "compute_s"
+                    else self.tr("From the profile of the script. Compare the sum of exchange and waiting")
+                )
+                layout.addWidget(self.predicted[field], row, 1, Qt.AlignmentFlag.AlignRight)
         layout.setColumnStretch(0, 1)
         self.hide()
 
-    def show_track(self, track: ReplicaStatus | None) -> None:
-        """Shows the values of a replica. Shows nothing for None, or if the replica has not reported yet.
+    def show_track(self, track: ReplicaStatus | None, predicted: StepTimes | None = None) -> None:
+        """Shows the values of a replica, with their predictions if there are any.
+
+        Shows nothing for None, or if the replica has not reported yet.
 
         Trainers have a line for every part; servers and reducers have lines only for the metrics that they report.
         """
@@ -202,6 +222,10 @@ class StepParts(QWidget):
         if track is None:
             return
         self.heading.setText(self.tr("Serving") if track.serves else self.tr("Step"))
+        for field, text in self.predicted.items():
+            text.setVisible(predicted is not None)
+            if predicted is not None:
+                text.setText(self.tr("predicted {time}").format(time=written(field, getattr(predicted, field))))
         for field, value in self.values.items():
             is_shown = reported[field] is not None or not (track.serves or field in IF_REPORTED)
             value.setText(written(field, reported[field]))

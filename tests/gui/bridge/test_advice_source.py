@@ -8,6 +8,7 @@ from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
 
 from tests.core.advisor.samples import profile
+from tests.core.app.past_runs import past_run
 from torchyard_core.advisor.recommendation import Advice
 from torchyard_core.app.profile_script import profile_cache
 from torchyard_core.errors import TorchyardError
@@ -48,5 +49,13 @@ def test_advice_comes_from_the_profile_of_this_computer(qtbot: QtBot, tmp_path: 
         qtbot.waitUntil(lambda: len(found) == 2, timeout=30_000)
         assert isinstance(found[1], Advice)
         assert found[1].fastest.counts.trainers <= 2
+
+        past_run(home, "20261128-090000-aaaa", work.resolve(), compute=1.5, text=TOPOLOGY, snapshot=None)
+        advisor.advise(source, model.facts(), found.append, found.append, owner)
+        advisor.advise(source, model.facts(), found.append, found.append, owner, without_history=True)
+        qtbot.waitUntil(lambda: len(found) == 4, timeout=30_000)
+        advice = [each for each in found if isinstance(each, Advice)]
+        is_corrected = ["measurements of 1 run" in "".join(each.remarks) for each in advice]
+        assert sorted(is_corrected) == [False, False, True]
     finally:
         model.close()

@@ -5,14 +5,20 @@ Values that a strategy does not have are left out, and are not shown as zeros.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
+from tests.core.advisor.samples import profile
 from tests.core.examples import host
+from tests.gui.runs.conftest import MakePage
 from tests.gui.runs.fake_hosts import Acting
+from torchyard_core.app.profile_script import profile_cache
+from torchyard_core.home import Home
+from torchyard_core.topology.model import Strategy, StrategyKind
 from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.replica_table_model import (
@@ -136,6 +142,34 @@ def test_one_chosen_replica_has_its_step_beside_the_picture(qtbot: Any, page: Ru
     assert "12.3 MB/s" in plots["traffic"].accessibleName()
     page.run_view.choose(["worker-0", "worker-1"])
     assert panel.isHidden()
+
+
+def test_the_step_of_a_trainer_has_its_prediction_beside_it(
+    qtbot: Any, home: Home, run: Acting, make_page: MakePage, tmp_path: Path
+) -> None:
+    strategy = Strategy(kind=StrategyKind.SANDBLASTER)
+    run.topology = run.topology.model_copy(update={"strategy": strategy})
+    kind = run.facts[0].gpus[0].name
+    profile_cache(home).keep(tmp_path, profile(kind=kind, is_gpu=True, compute_s=0.4))
+    run.note(home, workdir=str(tmp_path))
+    run.start()
+    page = make_page(run)
+    qtbot.waitUntil(lambda: page.feed is not None and page.feed.was_heard and run.is_followed)
+    measured(qtbot, page, run, LATE, SERVED)
+    assert page.feed is not None
+    panel = page.run_view.side.step
+    page.run_view.choose(["worker-0"])
+    qtbot.waitUntil(lambda: not panel.predicted["compute_s"].isHidden())
+    assert panel.predicted["compute_s"].text() == "predicted 400 ms"
+    assert panel.values["compute_s"].text() == "500 ms"
+    assert panel.predicted["exchange_s"].text().startswith("predicted ")
+    assert "profile" in panel.predicted["compute_s"].toolTip()
+    page.run_view.choose(["ps-0"])
+    assert panel.predicted["compute_s"].isHidden(), "a server computes no step"
+    page.run_view.choose(["worker-0"])
+    # The others continue as a smaller run, which was not predicted.
+    run.play("replica_state", 20, replica="worker-2", host="gpu-b", state="lost", exit_code=None)
+    qtbot.waitUntil(lambda: panel.predicted["compute_s"].isHidden())
 
 
 def test_a_chips_tool_tip_says_what_its_step_is_made_of(qtbot: Any, page: RunsPage, run: Acting) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QFrame, QHeaderView, QTableWidget, QTableWidgetItem, QWidget
+from PySide6.QtWidgets import QCheckBox, QFrame, QHeaderView, QTableWidget, QTableWidgetItem, QWidget
 
 from torchyard_core.advisor.recommendation import Advice, Alternative
 from torchyard_core.errors import TorchyardError
@@ -39,6 +39,8 @@ class Advisor(Protocol):
         done: Callable[[Advice], None],
         failed: Callable[[TorchyardError], None],
         owner: QObject,
+        *,
+        without_history: bool = False,
     ) -> Job: ...
 
     def measure(
@@ -102,6 +104,12 @@ class AdviceDrawer(QFrame):
         self.details = label(role="small", ink="2", wrap=True)
         self.apply = push_button(self.tr("Apply the selected one"), self._apply_selected)
         self.remarks = label(role="small", ink="3", wrap=True)
+        self.with_history = QCheckBox(self.tr("Correct by past runs"))
+        self.with_history.setToolTip(
+            self.tr("If past runs of the same files were slower or faster than predicted, correct the prediction")
+        )
+        self.with_history.setChecked(True)
+        self.with_history.toggled.connect(self.refresh)
         self._results = QWidget()
         self._cards = vbox(margins=FLUSH, spacing=8)
         vbox(
@@ -113,6 +121,7 @@ class AdviceDrawer(QFrame):
             self.details,
             hbox(self.apply, None, margins=FLUSH),
             self.remarks,
+            self.with_history,
             parent=self._results,
             margins=FLUSH,
             spacing=8,
@@ -148,7 +157,14 @@ class AdviceDrawer(QFrame):
             self._job.cancel()
         if not self.is_measuring and self.advice is None:
             self.message.setText(self.tr("Predicting …"))
-        self._job = self._advisor.advise(self._source(), self._facts(), self._show, self._failed, self)
+        self._job = self._advisor.advise(
+            self._source(),
+            self._facts(),
+            self._show,
+            self._failed,
+            self,
+            without_history=not self.with_history.isChecked(),
+        )
 
     def measure(self) -> None:
         """Measures the script, and then makes the advice anew."""

@@ -28,6 +28,7 @@ class ImmediateAdvisor:
     def __init__(self) -> None:
         self.error: TorchyardError | None = None
         self.asked: list[TopologyFile] = []
+        self.without_history: list[bool] = []
         self.ends: list[tuple[Callable[[str], None], Callable[[], None], Callable[[TorchyardError], None]]] = []
         self.stops = 0
 
@@ -38,8 +39,11 @@ class ImmediateAdvisor:
         done: Callable[[Advice], None],
         failed: Callable[[TorchyardError], None],
         owner: QObject,
+        *,
+        without_history: bool = False,
     ) -> Job:
         self.asked.append(source)
+        self.without_history.append(without_history)
         job = Job()
         if self.error is not None:
             failed(self.error)
@@ -128,6 +132,16 @@ def test_an_edit_of_the_design_makes_the_advice_anew_while_the_drawer_is_open(
     assert not digits.page.advice.isVisible()
     assert not digits.page.show_advice.isChecked()
     assert digits.page.view.hasFocus()
+
+
+def test_past_runs_can_be_ignored(digits: Driver, advisor: ImmediateAdvisor) -> None:
+    drawer = opened(digits)
+    assert drawer.with_history.isVisible()
+    assert advisor.without_history == [False]
+    drawer.with_history.click()
+    assert advisor.without_history == [False, True]
+    drawer.with_history.click()
+    assert advisor.without_history[-1] is False
 
 
 def test_an_error_replaces_the_advice_with_what_to_do(digits: Driver, advisor: ImmediateAdvisor) -> None:
