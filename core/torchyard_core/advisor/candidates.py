@@ -186,11 +186,8 @@ class Scan:
             inner = slowest.gradient_s + optimizer if groups == count else together
             share = 2 * (groups - 1) / groups / (slowest_rate * SERVED_EFFICIENCY)
             if StrategyKind.HOGWILD in kinds:
-                exchange = share * self._size / self._strategy.sync_every
-                yield (
-                    speed(StrategyKind.HOGWILD, max(inner, exchange), inner),
-                    Counts(StrategyKind.HOGWILD, count, 0, groups),
-                )
+                # Training never waits for an exchange.
+                yield speed(StrategyKind.HOGWILD, inner, inner), Counts(StrategyKind.HOGWILD, count, 0, groups)
             if StrategyKind.DILOCO in kinds:
                 size = slowest.float32_bytes * WIRE_SHARE[self._strategy.wire]
                 exchange = share * size / self._strategy.inner_steps

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import sqrt
+from math import ceil, sqrt
 from statistics import fmean
 
 from torchyard_core.advisor.corrections import Correction
@@ -437,17 +437,24 @@ class _Predictor:
         inner = self._inner_steps
         amount = 2 * (len(groups) - 1) / len(groups)
         loads: dict[int, HostLoad] = {}
-        steps = []
+        steps, intervals = [], []
         for group, parts in zip(groups, inner, strict=True):
             exchange = amount * self.size / (self.rates[group[0]] * SERVED_EFFICIENCY)
-            own = parts.step_s + self._passes(2 * TRAINER_PASSES) * self.size / every
-            steps.append(max(own, exchange / every))
-            _add(loads, {group[0]: HostLoad(amount / every, amount / every)})
+            interval = max(every, exchange / parts.step_s)  # Training never waits for an exchange.
+            own = parts.step_s + self._passes(2 * TRAINER_PASSES) * self.size / interval
+            steps.append(own)
+            intervals.append(interval)
+            _add(loads, {group[0]: HostLoad(amount / interval, amount / interval)})
             _add(loads, parts.loads)
         found = self._independent(steps, [parts.compute_s for parts in inner], loads)
         found.wait_s = fmean(parts.wait_s for parts in inner)
         found.exchange_s = max(0.0, found.exchange_s - found.wait_s)
         found.bound_s = min(found.step_s, min(max(parts.bound_s, 0.0) for parts in inner))
+        if max(intervals) > every:
+            planned = "after each" if every == 1 else f"every {every}"
+            found.notes = (
+                f"The links are so slow that groups exchange every {ceil(max(intervals))} updates and not {planned}.",
+            )
         return found
 
     def _diloco(self) -> _Parts:

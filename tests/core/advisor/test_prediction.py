@@ -37,7 +37,6 @@ EXCHANGES = [
     (layout("reduction_server", 8, 8), M),
     (layout("downpour", 4, 1, 4), 4 * M),
     (layout("diloco", 4, 0, 4, inner_steps=1), 2 * M * 3 / 4),
-    (layout("hogwild", 4, 0, 4, sync_every=1), 2 * M * 3 / 4),
 ]
 
 
@@ -63,6 +62,22 @@ def test_steps_that_compute_long_are_as_long_as_their_computing(kind: str) -> No
     assert found.bottleneck.startswith("computing on host-0")
     assert found.samples_s == pytest.approx(4 * 32 / found.step_s)
     assert found.low < found.samples_s < found.high
+
+
+@pytest.mark.parametrize(
+    ("every", "note"),
+    [
+        (1, ("The links are so slow that groups exchange every 8 updates and not after each.",)),
+        (4, ("The links are so slow that groups exchange every 8 updates and not every 4.",)),
+        (20, ()),
+    ],
+)
+def test_hogwild_never_waits_for_an_exchange(every: int, note: tuple[str, ...]) -> None:
+    found = predicted(layout("hogwild", 4, 0, 4, sync_every=every), compute_s=0.5)
+    assert found.step_s == pytest.approx(0.5, rel=0.1)
+    assert found.notes == note
+    for sent, received in found.bytes_by_host.values():
+        assert sent == received <= 1.0001 * B * found.step_s
 
 
 def test_the_slowest_of_noisy_trainers_extends_synchronous_steps_only() -> None:
