@@ -1,6 +1,6 @@
 """Entry point `torchyard-gui [FILE]`, which opens the window.
 
-Slow imports follow the first paint; torch is never imported.
+Modules that import slowly are imported after the first paint. torch is never imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Opens the window. Returns the exit status when the window has been closed or the arguments are wrong."""
+    """Opens the window. Returns the exit status once the window is closed, or if the arguments are wrong."""
     options = _options().parse_args(argv)
     # Most objects that exist before the event loop starts are permanent, so collecting garbage would only cost time.
     gc.disable()
@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainWindow:
-    """Creates the hidden window with its models. Without a file, it restores what the last window showed."""
+    """Creates the window, which is not shown yet, and its models. Without a file, restores what the last window
+    showed.
+    """
     from PySide6.QtCore import QLocale
     from PySide6.QtWidgets import QApplication
 
@@ -67,8 +69,8 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
 
     application = QApplication.instance()
     assert isinstance(application, QApplication)
-    # Qt's constructor has set the user's locale. The names of days and months must be in the language of all other
-    # texts, and decimals must have a point, as in the files.
+    # The QApplication constructor sets the user's locale. However, the names of days and months must be in the same
+    # language as all other texts, and the decimal separator must be a point, as in the files.
     QLocale.setDefault(QLocale.c())
     locale.setlocale(locale.LC_TIME, "C")
     settings = WindowSettings(home.path / "window.ini")

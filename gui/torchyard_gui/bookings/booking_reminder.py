@@ -1,4 +1,4 @@
-"""Reminds the user above every page that a booking ends soon, with a button to extend the booking if possible."""
+"""A reminder above every page that a booking ends soon, with a button to extend the booking if possible."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ class BookingReminder(QObject):
         return " ".join(filter(None, (text, self._after(soon), self._problem)))
 
     def _after(self, soon: Reminder) -> str:
-        """Returns a text about what follows after the booking: whether its run continues, or which booking begins."""
+        """Returns a text that says what happens after the booking: whether its run continues, or which booking
+        begins.
+        """
         follower = soon.follower
         if soon.booking.stop_at_end:
             return self.tr("The run is then stopped.")
@@ -159,7 +161,7 @@ class Reminder:
 def reminders(
     bookings: Collection[Booking], person: str, now: datetime, in_use: Collection[str], with_run: Collection[str]
 ) -> tuple[Reminder, ...]:
-    """Returns the reminders for a person that are due, sorted by the end of the booking.
+    """Returns a user's reminders that are due, sorted by the end of the booking.
 
     Args:
         in_use: IDs of the slots in use.

@@ -41,11 +41,11 @@ class BookingCommands(QObject):
     undoable = Signal(str)
     """Emitted with the description of a change that `undo` can revert."""
     redoable = Signal(str)
-    """Emitted with the description of a change that has been undone, and that `redo` can make again."""
+    """Emitted with the description of an undone change that `redo` can make again."""
     succeeded = Signal(str)
     failed = Signal(object)
     done = Signal(str)
-    """Emitted with the ID of a booking that was made or changed; of several bookings, the first."""
+    """Emitted with the ID of a booking that was made or changed. If there were several, the ID is that of the first."""
     history_changed = Signal()
 
     def __init__(self, model: BookingsModel, parent: QObject):
@@ -53,7 +53,7 @@ class BookingCommands(QObject):
         self.model = model
         self.history = ChangeHistory()
         self._waiting: deque[bool] = deque()
-        """Requested undos (True) and redos (False). They are made one after another."""
+        """Requested undos (True) and redos (False). They are processed one after another."""
         self._is_busy = False
 
     def draft(self, gpus: Sequence[str], start: float, end: float, title: str = "") -> Draft:
@@ -159,7 +159,7 @@ class BookingCommands(QObject):
     def forget(self) -> None:
         """Forgets all changes. Called when another calendar has been opened."""
         self._waiting.clear()
-        self.history = ChangeHistory()  # If a step is in progress, it belongs to the history of the old calendar.
+        self.history = ChangeHistory()  # An undo or redo in progress belongs to the old calendar's history.
         self.history_changed.emit()
 
     def undo(self) -> None:
@@ -171,7 +171,7 @@ class BookingCommands(QObject):
         self._step(undoes=True)
 
     def redo(self) -> None:
-        """Makes the change again that was undone last. Refusals are as for `undo`."""
+        """Redoes the last undone change. Refusals are handled as in `undo`."""
         self._step(undoes=False)
 
     def _step(self, *, undoes: bool) -> None:

@@ -1,5 +1,7 @@
 """Validation of a draft against the loaded part of the calendar, during a drag or a keyboard edit. Does not depend on
-Qt.\n\nThe validation needs no access to the database. When the draft is booked, the store validates it again.
+Qt.
+
+The validation needs no access to the database. When the draft is booked, the store validates it again.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ class LoadedCalendar:
     is_admin: bool
     now: datetime
     away: str = ""
-    """Why nothing can be booked if the database is unavailable; otherwise empty."""
+    """The reason why nothing can be booked while the database is unavailable; otherwise empty."""
 
     @cached_property
     def live_on(self) -> Mapping[str, Sequence[Booking]]:
         """Returns the live bookings by GPU.
 
-        They are computed only when they are needed, because few updates of the calendar are followed by a drag.
+        The mapping is computed on first access, because only a few calendar updates are followed by a drag.
         """
         found: dict[str, list[Booking]] = {}
         for booking in self.bookings:

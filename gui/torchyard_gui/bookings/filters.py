@@ -13,8 +13,8 @@ from torchyard_gui.bookings.calendar.lanes import short_model
 class Filter:
     """Conditions of the filter; an empty condition matches everything.
 
-    Lanes of other hosts and models are hidden. Bookings with another owner or without the text are not hidden but drawn
-    pale, because their GPUs are nevertheless booked.
+    Lanes of other hosts and models are hidden. Bookings that have another owner or lack the text are drawn pale rather
+    than hidden, because their GPUs are still booked.
     """
 
     hosts: frozenset[str] = frozenset()

@@ -99,7 +99,7 @@ def duration_text(seconds: float) -> str:
     hours, rest = divmod(minutes, 60)
     if hours >= 48:
         days, hours = divmod(hours, 24)
-        words = translate("Bookings", "{count} days").format(count=days)  # The plural is right for two days or more.
+        words = translate("Bookings", "{count} days").format(count=days)  # There are at least two days.
         return words + (" " + translate("Bookings", "{count} h").format(count=hours) if hours else "")
     words = translate("Bookings", "{count} h").format(count=hours)
     return words + (" " + translate("Bookings", "{count} min").format(count=rest) if rest else "")
@@ -130,7 +130,7 @@ def slots_count(gpus: Iterable[str]) -> str:
 
 
 def state_text(booking: Booking, now: datetime) -> str:
-    """Returns the state of a booking at the present time. A booking that holds its GPUs is booked, running or ended."""
+    """Returns the current state of a booking. A booking that holds its GPUs is booked, running or ended."""
     if not booking.state.is_live:
         return state_name(booking.state)
     if booking.end <= now:

@@ -1,4 +1,4 @@
-"""The legend below the calendar: colours of owners, marks for use, and where the calendar is stored."""
+"""The legend below the calendar: owner colours, marks for GPU use, and where the calendar is stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Legend(QFrame):
 
 
 class _Key(QWidget):
-    """The entries of the legend: owners with their colours, and then the marks for use.
+    """The entries of the legend: owners with their colours, and then the marks for GPU use.
 
     Entries that do not fit are left out.
     """

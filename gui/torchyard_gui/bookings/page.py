@@ -36,7 +36,7 @@ from torchyard_gui.widgets import EmptyState, NoticeBar
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 TICK_MS = 20_000
-"""Interval in milliseconds between updates of the calendar that move the line of the current time."""
+"""Interval in milliseconds between calendar updates, which move the line that marks the current time."""
 
 
 class BookingsPage(QWidget):
@@ -264,7 +264,7 @@ class BookingsPage(QWidget):
         if self._wanted and (wanted := self.model.booking(self._wanted)) is not None:
             self._reveal(wanted)
         if self._made and self.model.booking(self._made) is not None:
-            # A redraw before the calendar was loaded has cleared the selection.
+            # A redraw that happened before the calendar was loaded cleared the selection.
             if self.surface.selection != self._made:
                 self.surface.select(self._made)
             self._made = ""
@@ -276,7 +276,7 @@ class BookingsPage(QWidget):
         self.drawers.renew_results()
 
     def use_changed(self) -> None:
-        """Shows the current use of GPUs if the page is visible.
+        """Shows the current GPU use if the page is visible.
 
         Unless a dialog is open, repeats an open search, because it must not offer GPUs that are in use.
         """
@@ -285,7 +285,7 @@ class BookingsPage(QWidget):
             self.drawers.update_results(searching=self.dialog is None)
 
     def refresh(self) -> None:
-        """Redraws the calendar in the state that was loaded last."""
+        """Redraws the calendar from the state that was loaded last."""
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
         states = {status.name: status.condition.mark for status in hosts}
@@ -399,7 +399,7 @@ class BookingsPage(QWidget):
         return self.agenda if self.is_agenda else self.surface
 
     def _select_made(self, booking_id: str) -> None:
-        """Selects a booking that was made or changed. If it is not loaded yet, it is selected again then."""
+        """Selects a booking that was made or changed. If it is not loaded yet, it is selected once it is loaded."""
         self._made = booking_id
         self.surface.select(booking_id)
 

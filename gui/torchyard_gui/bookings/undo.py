@@ -19,8 +19,8 @@ MOST_CHANGES = 100
 
 @dataclass(frozen=True)
 class BookingChange:
-    """A booking before and after a change. None means that it held no GPUs, because it was not made yet, released or
-    cancelled.
+    """A booking before and after a change. None means that the booking held no GPUs, because it did not exist yet, or
+    was released or cancelled.
     """
 
     before: Booking | None
@@ -44,7 +44,7 @@ class BookingChange:
 
 @dataclass(frozen=True)
 class CalendarChange:
-    """What one action of the user has changed in one or several bookings. `what` describes it, such as `change
+    """The changes that one user action made to one or more bookings. `what` describes the action, such as `change
     “digits”`.
     """
 
@@ -76,15 +76,15 @@ class ChangeHistory:
     """The changes that can be undone and redone, newest last.
 
     A released booking cannot be made live again: an undo books its GPUs anew, with another ID. Changes keep the ID of
-    the first booking, and `_latest` holds the booking that now has its place.
+    the original booking, and `_latest` holds the booking that currently replaces it.
     """
 
     done: list[CalendarChange] = field(default_factory=list)
     undone: list[CalendarChange] = field(default_factory=list)
     _latest: dict[str, Booking] = field(default_factory=dict)
-    """The last state in which this window has left each booking, by the ID of the first booking."""
+    """The last state in which this window left each booking, by the ID of the original booking."""
     _first: dict[str, str] = field(default_factory=dict)
-    """The ID of the first booking, by the ID of the booking that has taken its place."""
+    """The ID of the original booking, by the ID of the booking that replaced it."""
 
     def add(self, change: CalendarChange) -> None:
         """Adds a change that the user has just made. Changes that were undone before can no longer be redone."""
@@ -95,8 +95,10 @@ class ChangeHistory:
         self.undone.clear()
 
     def apply(self, store: BookingStore, change: CalendarChange) -> CalendarChange:
-        """Makes a change again, or reverts it if `reverted` is set. Called on a thread.\n\nIf another user or program
-        has changed a booking in the meantime, or if the store refuses a booking, that booking stays as it is.
+        """Makes a change again, or reverts it if `reverted` is set. Called on a thread.
+
+        If another user or program has changed a booking in the meantime, or if the store refuses a booking, that
+        booking stays as it is.
 
         Returns:
             The part of the change that was made.
@@ -107,7 +109,8 @@ class ChangeHistory:
         """
         applied: list[BookingChange] = []
         missed: list[Refused] = []
-        # The bookings of a series are moved in such an order that none is moved to the present time of another one.
+        # The bookings of a series are moved in an order in which none is moved to a time that another one still
+        # occupies.
         later = any(one.moves_later for one in change.bookings)
         for one in sorted(change.bookings, key=lambda one: one.either.start, reverse=later):
             try:
@@ -171,9 +174,9 @@ def change_series_to(
 ) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
     """Applies the differences between `booking` and `wanted` to the booking's series.
 
-    Raises Refused if the store refuses them.
+    The future bookings of the series from `booking` onwards are changed or, with `everything`, all future bookings.
 
-    The future bookings of the series from `booking` on are changed, or with `everything` all future ones.
+    Raises Refused if the store refuses the changes.
 
     Returns:
         The changed bookings before and after the change.

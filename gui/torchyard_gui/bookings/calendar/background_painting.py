@@ -1,4 +1,6 @@
-"""Paints what is below and above the bookings: the grid, folded hosts, use without a booking, and the current time."""
+"""Paints the layers below and above the bookings: the grid, folded hosts, use without a booking, and the current
+time.
+"""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ class BlockPainter:
                 painter.setOpacity(1.0)
 
     def _beside(self, picture: DisplayList, block: Block, axis: Axis) -> float:
-        """Returns the width of the space for a label between a block and the next block on its first lane. It may be
-        negative.
+        """Returns the width of the space for a label between a block and the next block on its first lane. The width
+        may be negative.
         """
         right = axis.x_of(block.end)
         nearest = axis.width

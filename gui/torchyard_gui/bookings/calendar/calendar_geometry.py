@@ -68,7 +68,7 @@ class CalendarGeometry(QAbstractScrollArea):
     def show_rows(self, top: int, bottom: int) -> None:
         """Scrolls until the rows from `top` to `bottom` are visible.
 
-        If it scrolls up, it goes further by the height of a host's heading.
+        When scrolling up, leaves room for a host heading above the rows.
         """
         bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
         if top < bar.value():

@@ -78,7 +78,7 @@ class CalendarPainter:
 class SnapshotCache:
     """Cache of the painted viewport. `forget` must be called whenever something that is painted has changed.
 
-    The viewport is requested each time, because the Python object of a viewport that Qt has created can become invalid.
+    The viewport is looked up on each use, because the Python wrapper of a viewport that Qt created can become invalid.
     """
 
     def __init__(self, view: QAbstractScrollArea, paint: Callable[[QPainter, QRectF], None]):

@@ -1,4 +1,4 @@
-"""What gestures, mouse input and keyboard input need of the calendar view.
+"""The interface of the calendar view for gestures, mouse input and keyboard input.
 
 Positions are in viewport pixels, times in seconds since 1970.
 """
@@ -27,7 +27,7 @@ or None.
 
 
 class GestureTarget(Protocol):
-    """What mouse gestures need of the calendar."""
+    """The part of the calendar view that mouse gestures use."""
 
     def second_at(self, position: QPoint) -> float: ...
     def drag_step(self) -> float: ...
@@ -46,7 +46,7 @@ class GestureTarget(Protocol):
 
 
 class CalendarTarget(GestureTarget, Protocol):
-    """What mouse and keyboard input need of the calendar."""
+    """The part of the calendar view that mouse and keyboard input use."""
 
     axis: Axis
     chosen_fit: int

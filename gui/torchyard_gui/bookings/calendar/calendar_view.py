@@ -51,7 +51,7 @@ from torchyard_gui.widgets.gesture import Gesture
 class CalendarView(CalendarGeometry):
     """Calendar with painting, selection, and input by mouse and keyboard.
 
-    `refuse` is called during a drag or a keyboard edit and says why the booking would be refused.
+    `refuse` is called during a drag or a keyboard edit, and returns the reason why the booking would be refused.
     """
 
     book_wanted = Signal(tuple, float, float)

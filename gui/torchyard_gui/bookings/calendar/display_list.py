@@ -1,4 +1,4 @@
-"""The display list of a calendar: all values that are drawn. They are computed once per change and not once per
+"""The display list of a calendar: all values that are drawn. They are computed once per change rather than once per
 repaint.
 """
 
@@ -39,7 +39,7 @@ class DisplayList:
     notes: Mapping[str, str] = field(default_factory=dict)
     """Notes about the idle time of bookings, by booking ID."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """The marks of the hosts' states, by host."""
+    """The state mark of each host."""
     host_notes: Mapping[str, str] = field(default_factory=dict)
     """A note about each host: its GPU model, the number of GPUs if there are several models, or the number of CPU
     cores.
@@ -203,7 +203,7 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
     if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
         return None
     if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
-        return None  # Texts of blocks may change every minute.
+        return None  # The text of a block may change every minute.
     if any(getattr(before, name) != getattr(after, name) for name in same):
         return None
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}

@@ -18,7 +18,7 @@ from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.tokens import METRICS as M
 
 EDGE = 6
-"""Maximum width in pixels of the parts at a block's ends by which a booking is resized."""
+"""Maximum width in pixels of the area at each end of a block where a drag resizes the booking."""
 HOUR = 3600.0
 Shape = Qt.CursorShape
 

@@ -34,14 +34,14 @@ class Cursor:
         return replace(self, start=self.start + steps * STEP_S, end=self.end + steps * STEP_S)
 
     def extended(self, lanes: int, steps: int, count: int) -> Cursor:
-        """Returns the cursor after it was extended by lanes and, at its end, by steps. It is at least a quarter of an
-        hour long.
+        """Returns a cursor that is extended by lanes and, at its end, by steps. It is at least a quarter of an hour
+        long.
         """
         end = max(self.end + steps * STEP_S, self.start + STEP_S)
         return replace(self, lane=_within(self.lane + lanes, count), end=end)
 
     def with_edges(self, start: int = 0, end: int = 0) -> Cursor:
-        """Returns the cursor after its start and its end were moved by quarters of an hour."""
+        """Returns a cursor whose start and end are moved by quarters of an hour."""
         first = self.start + start * STEP_S
         last = self.end + end * STEP_S
         return replace(self, start=min(first, last - STEP_S), end=max(last, first + STEP_S)) if last > first else self

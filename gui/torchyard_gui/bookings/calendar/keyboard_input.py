@@ -1,5 +1,5 @@
-"""Keyboard input of the calendar. Keys are identified by their codes and not by letters, because of Hangul input
-methods.
+"""Keyboard input of the calendar. Keys are identified by key code rather than by letter, so that they also work with a
+Hangul input method.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class KeyboardInput:
         self._follow(steps)
 
     def _follow(self, steps: int) -> None:
-        """Shows the next or the previous days when the cursor has left the shown days."""
+        """Shows the next or the previous days when the cursor leaves the shown days."""
         target = self._target
         cursor = target.cursor_
         if cursor is None or not steps:

@@ -16,7 +16,7 @@ from torchyard_gui.theme.tokens import METRICS
 
 LANE, HOST, FOLDED = METRICS.lane, METRICS.host_row, METRICS.host_folded
 SHOWN_AT_FIRST = 64
-"""Number of lanes of a fleet up to which no host with GPUs is folded at first."""
+"""If a fleet has at most this many lanes, no host with GPUs is folded at first."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def short_model(slot: Slot) -> str:
     name = re.sub(r"(?i)\b(nvidia|geforce|amd|instinct|tesla|quadro)\b", "", slot.model)
     name = re.sub(r"(?i)[- ]?(\d+ ?GB).*$", "", name)
     name = re.sub(r"(?i)[- ](sxm\d*|pcie|hbm\d*e?)\b.*$", "", name).strip(" -")
-    # Vendors state the memory in GiB, of which the GPU reserves a part. Rounding to whole GiB gives the vendor's
+    # Vendors state the memory in GiB, and the GPU reserves a part of it. Rounding to whole GiB gives the vendor's
     # number.
     gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
     return f"{name} {gigabytes} GB".strip() if gigabytes else name

@@ -20,7 +20,7 @@ class MouseInput:
     """Handles mouse events and holds the gesture in progress. Positions are in viewport pixels.
 
     The selection changes only when the button is released, because selecting a booking opens a drawer beside the
-    calendar, which moves all blocks under the pointer.
+    calendar, which shifts the blocks under the pointer.
     """
 
     def __init__(self, target: CalendarTarget):
@@ -113,7 +113,7 @@ class MouseInput:
         self._target.still.forget()
 
     def _clicked(self, position: QPoint) -> None:
-        """Moves the keyboard cursor, with a length of one hour, to the lane and time that were clicked."""
+        """Moves the keyboard cursor to the clicked lane and time, and makes it one hour long."""
         target = self._target
         row = target.lane_at(position)
         if row is not None:

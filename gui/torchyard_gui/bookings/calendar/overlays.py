@@ -1,4 +1,4 @@
-"""What is painted over the calendar: numbered proposals, the preview of an edit, and the keyboard cursor."""
+"""Overlays painted over the calendar: numbered proposals, the preview of an edit, and the keyboard cursor."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torchyard_core.booking.time_parser import to_utc, zone_of
 
 Span = Literal["day", "week", "month", "agenda"]
 DAYS_BEFORE = 2
-"""Number of days before the chosen day that the view of a week shows.
+"""Number of days before the chosen day that the week view shows.
 
 The number is small, because most bookings of interest are in the future.
 """
@@ -76,7 +76,7 @@ class Axis:
         return day.start + share * (day.end - day.start)
 
     def snapped(self, second: float, step: float) -> float:
-        """Returns the nearest multiple of a step, counted from the start of the local day and at most its end."""
+        """Returns the nearest multiple of a step, counted from the start of the local day and limited to its end."""
         day = self.days[max(0, bisect_right(self.starts, second) - 1)]
         return min(day.start + snapped(second - day.start, step), day.end)
 
@@ -143,7 +143,7 @@ def drag_step(span: Span, *, is_fine: bool = False) -> float:
 def snapped(second: float, step: float = STEP_S) -> float:
     """Returns the nearest multiple of a step.
 
-    Time zones differ by whole quarters of an hour, so multiples of a quarter of an hour are the same in every zone.
+    UTC offsets are multiples of a quarter of an hour, so multiples of a quarter of an hour are the same in every zone.
     """
     return round(second / step) * step
 

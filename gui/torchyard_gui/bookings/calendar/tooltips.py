@@ -1,4 +1,4 @@
-"""Texts about a booking or a position of the cursor, for tool tips, drags and screen readers."""
+"""Texts about a booking or a cursor position, for tool tips, drags and screen readers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WIDEST = 380
 
 
 class DragTooltip(QLabel):
-    """A tool tip over the calendar, and over an open drawer, which does not receive mouse events."""
+    """A tool tip that is drawn over the calendar and over an open drawer. It does not receive mouse events."""
 
     def __init__(self, calendar: QAbstractScrollArea):
         super().__init__(calendar)

@@ -57,7 +57,7 @@ class DialogController(QObject):
         self._open(BookingDialog(self.model, draft, booking, self._page))
 
     def paste(self) -> None:
-        """Opens the booking dialog with the values in the text on the clipboard. Emits `failed` if the text cannot be
+        """Opens the booking dialog with values parsed from the clipboard's text. Emits `failed` if the text cannot be
         parsed.
         """
         seen = self.model.seen

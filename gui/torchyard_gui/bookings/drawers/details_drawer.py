@@ -60,7 +60,7 @@ class DetailsDrawer(Drawer):
         """
         if booking.id != self._shown:
             self._shown = booking.id
-            # The previous booking's history is hidden until the history of this booking arrives.
+            # Hides the previous booking's history until this booking's history arrives.
             self._show_history("")
         self.title.setText(booking.title)
         self.setAccessibleName(booking.title)

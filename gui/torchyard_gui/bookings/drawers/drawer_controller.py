@@ -98,7 +98,7 @@ class DrawerController(QObject):
         if was is not None:
             was.hide()
         if was is self.details:
-            self.surface.select_quietly("")  # The details can then be opened again by clicking the same booking.
+            self.surface.select_quietly("")  # Clicking the same booking must open the details again.
         self._forget_fits()
         self.changed.emit()
         if focus:
@@ -175,7 +175,7 @@ class DrawerController(QObject):
             self.finder.show_problem_text(labels.error_text(error))
 
         if self._searching is not None:
-            self._searching.cancel()  # Results may arrive in any order. Only that of the latest request is shown.
+            self._searching.cancel()  # Results may arrive in any order. Only the result of the latest request is shown.
         zone = self.model.seen.zone
         self._searching = self.model.ask(look, found, failed, self)
 

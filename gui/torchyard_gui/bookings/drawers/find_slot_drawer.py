@@ -89,8 +89,8 @@ class FindSlotDrawer(Drawer):
         self.wait = push_button(self.tr("Join the waitlist"), self._wait)
         self.begins = label(role="small", ink="2", wrap=True)
         self._wait_until: datetime | None = None
-        """The latest useful end of a waiting request; a later end is no improvement on the first match. None without
-        a match.
+        """The latest useful end of a waiting request; a later end is no improvement on the first match. None if there
+        is no match.
         """
         buttons = hbox((self.book, 1), (self.wait, 1), spacing=8)
         self.footer = QFrame()
