@@ -35,14 +35,14 @@ Opener = Callable[[], "tuple[Calendar, str]"]
 """Returns the calendar and the user's time zone."""
 
 SOON_MS = 120
-"""Delay in milliseconds after a change, so that a burst of changes, such as a series of fifty bookings, causes one
+"""Delay in milliseconds after a change, so that a burst of changes, such as a series of fifty bookings, causes only one
 reload.
 """
 RETRY_MS = 4000
 """Interval in milliseconds between retries while the calendar is unreachable."""
 UNWATCHED_MS = 60_000
-"""Interval in milliseconds between reloads while no calendar is visible. Changes by other users are not reported then,
-but reminders depend on them.
+"""Interval in milliseconds between reloads while no calendar is visible. Meanwhile, changes by other users are not
+reported, although reminders depend on them.
 """
 IN_USE_FOR = timedelta(minutes=3)
 """How long a GPU counts as in use after the end of its last usage record, if its host sends no telemetry."""
@@ -110,8 +110,8 @@ class BookingsModel(QObject):
     changed = Signal()
     """Emitted when `seen` has been replaced."""
     settled = Signal(int, int)
-    """Emitted with the number of bookings that this desktop has released as idle, and the number of bookings that it
-    has made for the waitlist.
+    """Emitted with the number of bookings that this desktop released as idle, and the number of bookings that it made
+    for the waitlist.
     """
     use_changed = Signal()
     """Emitted when telemetry has changed `in_use` or `unwatched_slots`."""
@@ -145,16 +145,16 @@ class BookingsModel(QObject):
         self._again = False
         self._remembered: tuple[Slot, ...] = ()
         self._copied = False
-        """Whether writing the complete copy for offline use was requested."""
+        """Whether a complete copy of the calendar for offline use was requested."""
         self._uses: tuple[Interval, tuple[Use, ...]] | None = None
-        """Records of use, and the interval that they cover."""
+        """Usage records, and the interval that they cover."""
         self._all_anew = True
-        """Whether the next reload also reads the records of use."""
+        """Whether the next reload also reads the usage records."""
         self._settled_at: datetime | None = None
         self._use: dict[str, UseNow] = {}
         """Current use by slot, according to telemetry."""
         self._recent: tuple[Sequence[Use], list[Use]] = (), []
-        """Records of use, and those of them that may be current."""
+        """Usage records, and those of them that may be current."""
         self._watched: frozenset[str] = frozenset()
         """IDs of the GPUs of hosts with telemetry."""
         self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
@@ -257,7 +257,7 @@ class BookingsModel(QObject):
             in_background(lambda: _close_connection(watch, calendar))
 
     def reload(self) -> None:
-        """Reloads the calendar and the usage records, after a reload that is in progress."""
+        """Reloads the calendar and the usage records. If a reload is in progress, the new one follows it."""
         self._all_anew = True
         self._reload()
 
@@ -303,7 +303,7 @@ class BookingsModel(QObject):
 
         Args:
             known: The last usage records, if they are those of the interval.
-            anew: Whether to read the usage records again although they are known.
+            anew: Whether to read the usage records again even if they are known.
         """
         from torchyard_core.booking.errors import StoreUnavailable
         from torchyard_core.booking.slots import slots_of
@@ -330,7 +330,7 @@ class BookingsModel(QObject):
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            # Records that equal earlier ones are replaced by the earlier objects, so the window does not draw them
+            # Records that equal earlier ones are replaced by the earlier objects, so that the window does not draw them
             # again.
             uses=known if known is not None and uses == known else uses,
             idle=store.idle_evidence(),
@@ -352,7 +352,7 @@ class BookingsModel(QObject):
     def _watch_once(self, calendar: Calendar, store: BookingStore) -> None:
         with self._lock:
             if calendar is not self._calendar:
-                return  # Meanwhile, the calendar has been reopened, so this result belongs to the old one.
+                return  # The calendar was reopened in the meantime, so this result belongs to the old one.
             store.keep_connection(bool(self._watched_by))
             if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 SAMPLE_EVERY_MS = 1000
 """Interval in milliseconds between samples while a page shows the hosts."""
 HEARTBEAT_EVERY_MS = 2500
-"""Interval in milliseconds between samples while no page shows the hosts. Samples are needed then, too, because every
-page shows outages and the use of GPUs.
+"""Interval in milliseconds between samples while no page shows the hosts. Samples are needed even then, because every
+page shows outages and GPU use.
 """
 SEARCH_TIMEOUT_S = 90.0
-"""Timeout in seconds of a search for interpreters on a host, whose file system may be slow."""
+"""Timeout in seconds of a search for interpreters on a host. It is long because the host's file system may be slow."""
 
 Failed = Callable[[TorchyardError], None]
 
@@ -79,8 +79,7 @@ class FleetModel(QObject):
         """Reads the fleet file and the recorded facts, without contacting a host.
 
         Args:
-            questions: Asks the user for passphrases, passwords and codes. If there is no such object, logins that need
-                an answer fail.
+            questions: Asks the user for passphrases, passwords and codes. If None, logins that need an answer fail.
         """
         super().__init__(parent)
         self.questions = questions or LoginQuestions(self)
@@ -90,7 +89,9 @@ class FleetModel(QObject):
         self.facts_file = fleet_file.with_name("facts.json")
         self.jobs = Jobs(self)
         self.problem: TorchyardError | None = None
-        """The error of the fleet file, or None. With an error, `hosts` are those of its last valid version."""
+        """The error of the fleet file, or None. If there is an error, `hosts` are those of the file's last valid
+        version.
+        """
         self.has_looked = False
         """Whether a check of all hosts was started since the window was opened."""
         self._inventory = Inventory(fleet_file, DEFAULT_HOSTS, (), None)
@@ -252,8 +253,8 @@ class FleetModel(QObject):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` watches hosts.
 
-        While any caller does, connected hosts are asked every second for the users of their GPUs, and files are checked
-        for changes.
+        While any caller watches hosts, connected hosts are asked for the users of their GPUs every second, and files
+        are checked for changes.
         """
         if on and not self._closed:
             self._expiry.stop()
@@ -265,8 +266,8 @@ class FleetModel(QObject):
         self._set_pace()
 
     def _set_pace(self) -> None:
-        """Starts asking hosts for samples once there are links: often while a caller watches the hosts, otherwise
-        rarely.
+        """Sets how often hosts are asked for samples: often while a caller watches them, otherwise rarely. While there
+        are neither callers nor links, no samples are requested.
         """
         if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
@@ -377,7 +378,7 @@ class FleetModel(QObject):
             self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
-        """Returns the version of a newer agent that a deployment has kept, or "" if there was none."""
+        """Returns the version of a newer agent that a deployment left in place, or "" if there was none."""
         from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
@@ -401,7 +402,7 @@ class FleetModel(QObject):
 
     def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
         status = self._statuses.get(name)
-        # The deployment itself has closed the link, and reports its own result.
+        # A deployment closes the link itself, and reports its own result.
         if status is not None and status.answers and name not in self._under_way:
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)
@@ -424,7 +425,7 @@ class FleetModel(QObject):
             if link is None or self._links.is_asking(name):
                 continue
             if not self._links.holds(name, link) and not self._statuses[name].answers:
-                # Meanwhile, another action, such as a launch, has connected to this host.
+                # In the meantime, another action, such as a launch, connected to this host.
                 self._start([name], "checking", install=False)
             self._links.hold(name, link)
             self._links.ask(name, link)
@@ -499,7 +500,7 @@ class FleetModel(QObject):
 
 
 def signature_of(path: Path) -> object:
-    """Returns the time of change, size and inode of a file, or None if they cannot be read."""
+    """Returns a file's modification time, size and inode, or None if they cannot be read."""
     try:
         found = path.stat()
     except OSError:

@@ -16,13 +16,13 @@ from torchyard_gui.bridge.host_states import HostState, state_name
 from torchyard_gui.bridge.host_status import HostStatus
 
 TELL_AFTER_MS = 50
-"""Delay in milliseconds after an answer of a host, so that the planner runs only once after a burst of answers."""
+"""Delay in milliseconds after a host's answer, so that the planner runs only once after a burst of answers."""
 
 
 class HostAvailability(QObject):
     """Combines the facts, the telemetry and the bookings of each host.
 
-    The results are cached, because samples arrive once a second and are rarely different from the last ones.
+    The results are cached, because samples arrive once a second and rarely differ from the previous ones.
     """
 
     changed = Signal()
@@ -70,7 +70,7 @@ class HostAvailability(QObject):
         self._soon.start()
 
     def _with_own_runs(self, facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-        """Replaces the user of each GPU that one of the user's own runs occupies by the name of that run."""
+        """For each GPU that one of the user's own runs occupies, replaces the user with the name of that run."""
         users = dict(facts.gpu_users)
         for gpu in sample["gpus"] if sample is not None else ():
             runs = (str(process["replica"]).partition("/")[0] for process in gpu["processes"] if process["replica"])
@@ -112,7 +112,5 @@ class HostAvailability(QObject):
 
 
 def _failure(status: HostStatus) -> str:
-    """Returns the name of the state in which a check has found a host that cannot be used, for
-    `HostFacts.check_failure`.
-    """
+    """Returns the name of the state that makes a host unusable, for `HostFacts.check_failure`."""
     return NO_AGENT if status.condition is HostState.NO_AGENT else state_name(status.condition)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
 
 SILENT_AFTER_S = 10.0
-"""Time in seconds after the last answer of a host from which its state counts as unknown."""
+"""If a host has not answered for this many seconds, its state counts as unknown."""
 NEWEST_ACTS = 5
 """Number of the latest audit records that are loaded."""
 
@@ -43,7 +43,7 @@ class HostLinks:
         return self._links.get(name) is link
 
     def hold(self, name: str, link: DaemonClient) -> None:
-        """Makes `link` the current link of a host, and watches for the end of this link."""
+        """Makes `link` the current link of a host, and watches whether it is closed."""
         if not self.holds(name, link):
             self._links[name] = link
             link.on_close(partial(self._jobs.tell, self._lost, name, link))

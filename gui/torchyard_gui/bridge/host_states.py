@@ -36,12 +36,12 @@ class HostState(StrEnum):
 
     @property
     def answers(self) -> bool:
-        """Whether the host answers and can be used, perhaps only after an agent has been deployed."""
+        """Whether the host answers and can be used, either now or once an agent has been deployed."""
         return self in (HostState.READY, HostState.DEGRADED, HostState.NO_AGENT)
 
     @property
     def mark(self) -> str:
-        """The name in `theme.marks` of the state's mark."""
+        """The name of the state's mark in `theme.marks`."""
         return _MARKS.get(self, "failed")
 
 
@@ -77,7 +77,7 @@ class HostCount:
 
     total: int
     by_state: dict[HostState, list[HostStatus]]
-    """The hosts in each state that has a host, in the order of HostState. Hosts in `checking` are not included."""
+    """The hosts by state, in the order of HostState. States without hosts and the hosts in `checking` are left out."""
     checking: list[HostStatus]
     """Hosts that are being checked and whose state is not known yet."""
 

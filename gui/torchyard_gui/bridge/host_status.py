@@ -62,18 +62,19 @@ class HostStatus:
     state: str = UNKNOWN
     """The state of a HostCheck, or UNKNOWN."""
     since: datetime | None = None
-    """The time at which the state began; None if it is not known.\n\nIf the state is UNKNOWN, it is the time at which
-    the host fell silent or was last checked.
+    """The time at which the state began; None if it is not known.
+
+    If the state is UNKNOWN, it is the time at which the host fell silent or was last checked.
     """
     check: HostCheck | None = None
     """The last check since the window was opened, or None if there was none."""
     lost: TorchyardError | None = None
-    """The error with which the host stopped answering; None if it has not stopped."""
+    """The error with which the host stopped answering; None if it still answers."""
     doing: HostActivity | None = None
     sample: Mapping[str, Any] | None = None
     """The last telemetry sample, or None if there is none or it is too old."""
     remark: str = ""
-    """The version of a newer agent that the last deployment has kept, or "" if there was none."""
+    """The version of a newer agent that the last deployment left in place, or "" if there was none."""
     acts: tuple[Act, ...] = ()
     """The latest audit records, oldest first. They are loaded when the host's details are shown."""
 
@@ -111,7 +112,7 @@ class HostStatus:
 
     @property
     def has_no_agent(self) -> bool:
-        """Whether the host lacks nothing but the agent, which a deployment would install."""
+        """Whether the host lacks only the agent, which a deployment would install."""
         return isinstance(self.error, AgentMissing)
 
     @property

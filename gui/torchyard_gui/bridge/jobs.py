@@ -2,7 +2,7 @@
 
 Work runs on threads that the program does not join when it exits (`torchyard_core.background_thread`). Results, errors
 and progress arrive on the GUI thread through a queued signal, and never after the window has been closed. Therefore, a
-login that hangs neither delays the exit nor leads to calls of deleted widgets.
+login that hangs neither delays the exit nor leads to calls to deleted widgets.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Job:
     def checkpoint(self, *progress: Any) -> None:
         """Raises Cancelled if the job was cancelled.
 
-        Accepts and ignores any arguments, so the method can be used as a progress callback.
+        Accepts and ignores any arguments, so that the method can be used as a progress callback.
         """
         if self._cancelled.is_set():
             raise Cancelled
@@ -73,7 +73,7 @@ class _Gate:
         self._open = True
 
     def post(self, call: Call) -> None:
-        # While the lock is held, the object of the signal cannot be deleted.
+        # While the lock is held, the QObject that owns the signal cannot be deleted.
         with self._lock:
             if self._open:
                 self._emit(call)

@@ -31,7 +31,7 @@ class LaunchJob(QObject):
     checked = Signal(object)
     """Emitted with each Check."""
     progressed = Signal(str, object, object)
-    """Emitted with the step, as in `Launch.on_progress`, the amount done, and the total."""
+    """Emitted with the name of the step (as for `Launch.on_progress`), the amount done, and the total."""
     asked = Signal(object)
     """Emitted with a Confirmation. The launch waits until `answer` or `cancel` is called."""
     started = Signal(str)
@@ -108,7 +108,7 @@ class LaunchJob(QObject):
         if not self.is_cancelled:
             self._answered.clear()
             self._emit("asked", question)
-            if self.is_cancelled:  # Meanwhile, the GUI thread may have cancelled the launch.
+            if self.is_cancelled:  # The GUI thread may have cancelled the launch in the meantime.
                 self._answered.set()
             self._answered.wait()
         return self._answer and not self.is_cancelled
@@ -144,7 +144,7 @@ class LaunchJob(QObject):
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
             booking = BookingOptions(planned.length, planned.start)
-        else:  # If the user has not chosen a planned time, its default length does not count.
+        else:  # The default planned time is no choice of the user, so its length is not used.
             booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
         return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
 
@@ -159,7 +159,7 @@ class LaunchJob(QObject):
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """Returns a check. If it has passed and the link to its host has a remark, adds the remark to it."""
+        """Returns the check. If it passed and the link to its host has a remark, the remark is added."""
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check

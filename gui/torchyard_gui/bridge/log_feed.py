@@ -34,8 +34,8 @@ class LogFeed(QObject):
     """The log of one rank. `size` is the last known length of the log in bytes."""
 
     grown = Signal(bytes, int)
-    """Emitted with new data and its offset. If there are more new data than fit into a message, these are only the
-    first.
+    """Emitted with new data and its offset. If the new data do not fit into one message, only the first part is
+    emitted.
 
     `size` and `times` are already updated.
     """
@@ -128,7 +128,7 @@ class LogFeed(QObject):
             self._again.start(RETRY_MS)
 
     def _watch(self) -> None:
-        """Asks the host to answer as soon as the log has grown."""
+        """Asks the host to answer as soon as the log grows."""
         if self._closed:
             return
         if not self.is_open:

@@ -54,8 +54,8 @@ class PlanningTime(QObject):
         """Zone in which times are parsed and shown."""
         self.booked = PlannedBookings()
         self.away = ""
-        """The time of the bookings as text, while the calendar is unreachable; "?" if it is unknown. Empty while the
-        calendar is reachable.
+        """While the calendar is unreachable, the time at which the bookings were loaded, as text, or "?" if it is
+        unknown. Empty while the calendar is reachable.
         """
         self._last_state: object = None
         self._is_visible = False
@@ -98,7 +98,7 @@ class PlanningTime(QObject):
     def watch(self, on: bool) -> None:
         """Sets whether the planned time is visible."""
         self._is_visible = on
-        # The timer is inactive before `begin`, when no database may be opened.
+        # Before `begin` is called, the timer is inactive and no database may be opened.
         if self._tick.isActive() and (model := self._calendar()) is not None:
             model.watch(on, "planning")
 

@@ -1,6 +1,7 @@
-"""The state of one run, merged from its record, its journal and the hosts' samples. Does not depend on Qt and
-threads.\n\nStates are never guessed: if a host does not answer, its replicas keep their last state, with the time of
-the host's last answer.
+"""The state of one run, merged from its record, its journal and the hosts' samples. Does not depend on Qt or threads.
+
+States are never guessed: if a host does not answer, its replicas keep their last state, together with the time of the
+host's last answer.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from torchyard_gui.bridge.run_state_types import (
 )
 
 SILENT_S = 6.0
-"""Time in seconds after a host's last report from which its state counts as unknown. Hosts report once a second."""
+"""If a host has not reported for this many seconds, its state counts as unknown. Hosts report once a second."""
 TOTALS_EVERY_S = 0.9
 
 
@@ -66,12 +67,12 @@ class RunState:
         self.lost: dict[str, float | None] = {}
         """Hosts that do not answer, with the time of their last report."""
         self.is_followed = True
-        """Whether the run is followed; if not, it may have changed since."""
+        """Whether the run is followed. If it is not, its state may be outdated."""
         self.known_from = ""
         """The host that reported the run in place of its primary, or "". Its report of the run's end may be wrong."""
         self.slow: dict[str, float] = {}
         self._silent: set[str] = set()
-        """Hosts of `lost` whose connection is open but silent."""
+        """Hosts in `lost` whose connection is open but silent."""
         self._heard: dict[str, float] = {}
         self._reported_at: dict[str, float] = {}
         self._by_host: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -81,7 +82,7 @@ class RunState:
         self._restarts = 0
         self._sampled_at = 0.0
         self._is_noted = False
-        """Whether metrics and events come only from this computer's record of the end."""
+        """Whether metrics and events come only from this computer's record of the ended run."""
 
     @property
     def is_over(self) -> bool:
@@ -157,7 +158,7 @@ class RunState:
                 track.ring = TimeSeries(capacity_for(len(self.tracks)))
 
     def take_event(self, event: Mapping[str, Any], changes: RunChanges) -> None:
-        """Applies an event of the journal, or a `connection` event. Events must be passed in their order."""
+        """Applies an event of the journal, or a `connection` event. Events must be passed in order."""
         kind = event["event"]
         if kind == "connection":
             self._connection(event, changes)
@@ -202,7 +203,7 @@ class RunState:
         Args:
             now: Local monotonic time in seconds.
         """
-        # If the primary's host was disconnected, it counts as connected only when its journal arrives.
+        # If the primary's host was disconnected, it does not count as connected again until its journal arrives.
         if host != self.primary or host in self._silent:
             self.mark_found(host, changes)
         self._heard[host] = now
@@ -416,7 +417,7 @@ class RunState:
         self._note(TimelineEvent(at, "asked", what, host=host, by=user_of(dict(event))), changes)
 
     def _checkpoint(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
-        """Processes a checkpoint that was saved or copied; its name is such as `step-000000001200` or
+        """Processes a checkpoint that was saved or copied; examples of its name are `step-000000001200` and
         `step-000000001200-final`.
         """
         step = re.match(r"step-(\d+)", str(event.get("checkpoint", "")))

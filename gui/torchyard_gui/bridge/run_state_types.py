@@ -105,7 +105,7 @@ def waiting_for(value: object) -> WaitingForHosts | None:
 
 @dataclass
 class RunChanges:
-    """What has changed since the window was last told."""
+    """The changes since the window was last notified."""
 
     replicas: set[str] = field(default_factory=set)
     moments: list[TimelineEvent] = field(default_factory=list)

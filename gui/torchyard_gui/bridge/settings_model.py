@@ -1,4 +1,4 @@
-"""The user's settings. They can be changed and undone, and changes by other programs are noticed."""
+"""The user's settings. The window can change them and undo changes, and detects changes by other programs."""
 
 from __future__ import annotations
 
