@@ -12,7 +12,7 @@ POINT_OUT_MS = 2500
 
 
 class DropHighlight(QObject):
-    """The only such outline of a `TopologyScene`. During a drag, it no longer highlights a rack."""
+    """The single outline of a `TopologyScene`. A drag ends the highlighting of a rack."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)

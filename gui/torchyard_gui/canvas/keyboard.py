@@ -1,5 +1,6 @@
-"""Keyboard input of the canvas: commands, and navigation by arrow keys.\n\nCommands are identified by key codes,
-because the letters of keys depend on the input method.
+"""Keyboard input of the canvas: commands, and navigation by arrow keys.
+
+Commands are identified by key codes, because the letters of keys depend on the input method.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def command_of(event: QKeyEvent) -> str:
 Direction = Literal["left", "right", "up", "down"]
 
 ASIDE = 3.0
-"""The weight of a distance across the direction of the key, relative to a distance along it."""
+"""The weight of a distance perpendicular to the key's direction, relative to a distance along it."""
 
 
 def neighbour(boxes: Mapping[str, Box], start: str, direction: Direction) -> str | None:

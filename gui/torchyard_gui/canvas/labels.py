@@ -30,7 +30,7 @@ def gpu_kinds(rack: RackContent) -> str:
 
 
 def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, ReplicaLiveState] | None) -> str:
-    """Returns the text at the right of a rack's header, such as the use of its GPUs or why the use is unknown."""
+    """Returns the text at the right of a rack's header, such as its GPU use, or the reason why the use is unknown."""
     if rack.is_tray or rack.group is not None:
         return role_counts(rack.chips)
     if host is not None and host.is_unknown:
@@ -259,7 +259,7 @@ def described(chip: ChipContent, look: ReplicaLiveState | None, problem: str = "
 
 
 def edges(count: int) -> str:
-    """Returns the part of a trunk's label that says for how many edges the trunk stands."""
+    """Returns the part of a trunk's label that says how many edges the trunk represents."""
     return translate("Canvas", "{count} edges").format(count=f"{count:,}")
 
 
@@ -361,7 +361,7 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
 
 
 def rack_sentence(rack: RackContent, use: str, state: str = "") -> str:
-    """Returns, for the tool tip of a rack, its header in full and which of its facts are unknown.
+    """Returns the text for a rack's tool tip: its full header, and which of its facts are unknown.
 
     `state` is the name of the host's state, as on the Fleet page, unless the host is ready.
     """

@@ -41,7 +41,7 @@ class HostLiveState:
     state: str = "ok"
     """The state of the host, as the name of its mark: "ok", "idle" or "unknown"."""
     since: str = ""
-    """The time since which the state is unknown, such as "14:21"; empty if this time is not known."""
+    """The time at which the state became unknown, such as "14:21"; empty if this time is not known."""
     note: str = ""
     """A short text that is shown at the right of the rack's header, in place of the use of GPUs."""
     holders: Mapping[int, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class HostLiveState:
     mark: str = ""
     """The mark in the header, if it is not that of `state`.
 
-    `state` nevertheless determines how the host's chips look.
+    Even then, `state` determines how the host's chips look.
     """
 
     @property

@@ -15,7 +15,7 @@ MOST = QSizeF(196, 132)
 """Maximum size of the map, including the padding."""
 PAD = 8
 LARGE = 16
-"""Number of racks up to which the map is hidden by default."""
+"""The map is hidden by default if there are at most this many racks."""
 KEY_PART = 0.25
 """The fraction of the visible area by which an arrow key moves the view."""
 
@@ -38,7 +38,7 @@ class Minimap(QWidget):
         self._scene = scene
         self._wanted: bool | None = None
         self._held: QPointF | None = None
-        """Position of the pointer relative to the middle of the visible part, in the scene's coordinates."""
+        """Position of the pointer relative to the middle of the visible part, in scene coordinates."""
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(self.tr("Minimap"))
@@ -72,12 +72,12 @@ class Minimap(QWidget):
         self.update()
 
     def point_of(self, scene_point: QPointF) -> QPointF:
-        """Returns the position on the map of a point of the scene."""
+        """Returns the map position of a scene point."""
         content = self._scene.content_rect()
         return (scene_point - content.topLeft()) * self._scale(content) + QPointF(PAD, PAD)
 
     def visible_rect(self) -> QRectF:
-        """Returns the visible part of the scene, on the map."""
+        """Returns the map rectangle of the scene's visible part."""
         seen = self._visible_part().intersected(self._scene.content_rect())
         return QRectF(self.point_of(seen.topLeft()), self.point_of(seen.bottomRight()))
 
@@ -119,7 +119,7 @@ class Minimap(QWidget):
         elif event.key() == Key.Key_Escape:
             self.left.emit()
         else:
-            event.ignore()  # The view handles these keys, which zoom.
+            event.ignore()  # These keys zoom; the view handles them.
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         super().focusInEvent(event)

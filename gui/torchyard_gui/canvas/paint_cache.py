@@ -66,7 +66,7 @@ def put_pin(painter: QPainter, x: float, y: float, size: float) -> None:
 
 
 def _put(painter: QPainter, sketch: Sketch, name: str, x: float, y: float, size: float) -> None:
-    # Images are cached in the size in which they are shown, because scaling a pixmap would blur it.
+    # Images are cached at the size at which they are shown, because scaling a pixmap would blur it.
     scale = painter.worldTransform().m11() * painter.device().devicePixelRatioF()
     image = _drawn(sketch, name, max(1, round(size * scale)))
     painter.drawPixmap(QRectF(x, y, size, size), image, QRectF(0, 0, image.width(), image.height()))

@@ -1,6 +1,7 @@
 """The scene of one plan: racks, tray and edges. The scene never changes the topology.
 
-It has a single view. The view's zoom determines the level of detail, and its size the number of columns.
+It has a single view. The view's zoom determines the level of detail, and the view's size determines the number of
+columns.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TopologyScene(QGraphicsScene):
     arranged = Signal()
     """Emitted when racks have been added, removed, moved or resized."""
     states_changed = Signal()
-    """Emitted when the selection or the states of replicas have changed, so the description of the scene has changed,
+    """Emitted when the selection or the states of replicas have changed, so that the scene's description has changed,
     too.
     """
     traffic_changed = Signal()
@@ -57,8 +58,7 @@ class TopologyScene(QGraphicsScene):
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
-        # All items are children of a few top-level items, so Qt's index of items would have to be updated without any
-        # benefit.
+        # All items are children of a few top-level items, so keeping Qt's item index up to date would bring no benefit.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
@@ -310,7 +310,7 @@ class TopologyScene(QGraphicsScene):
         self._mark(touched)
 
     def set_target(self, target: str | None, fits: bool = True) -> None:
-        """Highlights a drop target, given as by `target_at`; "" or None removes the highlight."""
+        """Highlights a drop target, in the format that `target_at` returns; "" or None removes the highlight."""
         if not target:
             self.mark.hide()
             return
@@ -322,7 +322,7 @@ class TopologyScene(QGraphicsScene):
         rect = self.rect_of_slot(host, int(gpu)) if gpu.isdigit() else self.rect_of_rack(host)
         self.mark.aim(rect, fits=fits, slot=bool(gpu))
 
-    # Points and rectangles in the following methods are in the scene's coordinates.
+    # Points and rectangles in the following methods are in scene coordinates.
 
     def rect_of(self, name: str) -> QRectF:
         """Returns the rectangle of the first piece of a replica's chip; it is empty if the chip is not drawn."""

@@ -1,4 +1,4 @@
-"""The view of the scene, with input by mouse, keyboard and drops. Requests of the user are emitted as signals."""
+"""The view of the scene, with input by mouse, keyboard and drops. User requests are emitted as signals."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class CanvasView(ZoomView):
     def wheelEvent(self, event: QWheelEvent) -> None:
         super().wheelEvent(event)
         if self._gesture is not None:
-            # The wheel has moved the scene, so there is now a different point below the pointer.
+            # The wheel moved the scene, so a different point is now below the pointer.
             self._gesture.move(event.position().toPoint())
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -221,7 +221,7 @@ class CanvasView(ZoomView):
         if not self._inner.contains(position):
             self._scroll_along(position)
         self._gesture.move(position)
-        if self._cursor is None:  # The shape of the cursor changes only when the drag has begun.
+        if self._cursor is None:  # The cursor's shape does not change until the drag begins.
             self._show_cursor()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
@@ -357,7 +357,7 @@ class CanvasView(ZoomView):
         elif command := command_of(event):
             getattr(self, command)()
         else:
-            # Otherwise, QGraphicsView would scroll.
+            # The base class is not called, because QGraphicsView would scroll.
             event.ignore()
 
     def keyReleaseEvent(self, event: QKeyEvent) -> None:

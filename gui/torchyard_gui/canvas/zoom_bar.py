@@ -13,7 +13,7 @@ from torchyard_gui.widgets.layouts import hbox
 
 
 class ZoomBar(QFrame):
-    """A bar with the zoom buttons. Requests of the user are emitted as signals."""
+    """A bar with the zoom buttons. User requests are emitted as signals."""
 
     out_asked = Signal()
     in_asked = Signal()

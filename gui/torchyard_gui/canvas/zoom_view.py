@@ -95,8 +95,8 @@ class ZoomView(QGraphicsView):
         self._zoom_to(zoom, anchor)
 
     def fit(self) -> None:
-        """Shows everything, but not larger than full size. Does so again after later changes until the user scrolls or
-        zooms.
+        """Fits everything into the view, at full size at most, and does so again after each change until the user
+        scrolls or zooms.
         """
         self._follows = True
         below = self._below()
@@ -222,7 +222,7 @@ class ZoomView(QGraphicsView):
 
     @property
     def empty_texts(self) -> tuple[str, str]:
-        """Title and sentence on the empty canvas."""
+        """The title and the sentence on the empty canvas."""
         return self._empty
 
     def set_empty_text(self, title: str, sentence: str) -> None:
@@ -242,7 +242,7 @@ class ZoomView(QGraphicsView):
             self._legend.explain(entries_of(self._canvas.drawn_wiring))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
-        # Qt caches the background (CacheBackground), so drags need no Python.
+        # Qt caches the background (CacheBackground), so drags run no Python code.
         if self._picture is not None:
             painter.save()
             painter.resetTransform()

@@ -96,7 +96,7 @@ def rounded(points: Sequence[Point]) -> QPainterPath:
 
 
 def _towards(start: Point, end: Point, length: float) -> QPointF:
-    """Returns the point at the distance `length` from `start`, but at most half way to `end`."""
+    """Returns the point at the distance `length` from `start`, but at most halfway to `end`."""
     across, down = end[0] - start[0], end[1] - start[1]
     distance = max((across**2 + down**2) ** 0.5, 1e-9)
     part = min(length / distance, 0.5)

@@ -31,7 +31,7 @@ PORTS = (0.0, -2 * LANE, 2 * LANE)
 """Offsets of the ports on a border from the border's main port, which straight edges between adjacent racks use."""
 CORNER, ASIDE, SAME_SIDE, MEETING = 60.0, 14.0, 500.0, 4000.0
 ABOVE = 4.0
-"""Cost of a port on the upper border. If two paths are equally long, the lower one is thus chosen."""
+"""Cost of a port on the upper border. Because of this cost, the lower one of two equally long paths is chosen."""
 RIGHT, LEFT, DOWN, UP = (1, 0), (-1, 0), (0, 1), (0, -1)
 
 

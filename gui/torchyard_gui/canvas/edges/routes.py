@@ -98,7 +98,7 @@ def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) 
     xs = sorted(set(stem_of.values()))
     rows = sorted({cells[host].row for host, _ in members})
     is_flat = len(rows) == 1
-    # The bus is in that gap between rows that is closest to the middle.
+    # The bus runs through the gap between rows that is closest to the middle.
     bus = grid.row_bottom(rows[(len(rows) - 1) // 2]) + M.gap_down / 2
     stems: list[tuple[Point, Point]] = []
     for x in xs:
@@ -152,7 +152,9 @@ def _stem(grid: Grid, cell: Cell) -> float:
 
 
 def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
-    """Returns the members as a ring in which neighbours, also the last and the first, are adjacent where possible."""
+    """Returns the members as a ring in which neighbours, including the last and the first, are adjacent where
+    possible.
+    """
     cells = [cell for cell in grid.cells if cell.key in members]
     columns = {cell.column for cell in cells}
     rows = sorted({cell.row for cell in cells})
@@ -164,7 +166,8 @@ def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
 
 
 def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: int) -> tuple[Cell, ...]:
-    # The ring runs along the first row and returns column by column, from the last column on, alternately down and up.
+    # The ring runs along the first row and returns column by column, starting with the last column, alternately down
+    # and up.
     order = [cell for cell in cells if cell.row == first_row]
     for turn, column in enumerate(reversed(columns)):
         below = [cell for cell in cells if cell.column == column and cell.row != first_row]

@@ -1,5 +1,6 @@
-"""Maps the traffic of a strategy to edges between hosts: loops, trunks, pairs and checkpoints.\n\nTraffic between
-replicas of the same host has no edge.
+"""Maps the traffic of a strategy to edges between hosts: loops, trunks, pairs and checkpoints.
+
+Traffic between replicas of the same host has no edge.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CHECKPOINTS = HopLook(dashed=True, thin=True, ports=("", ""))
 
 @dataclass(frozen=True)
 class HostTraffic:
-    """Traffic between hosts, which is routed. Equal traffic on equal grids has equal routes."""
+    """The traffic between hosts that is routed. Equal traffic on equal grids has equal routes."""
 
     ring: frozenset[str] = frozenset()
     trunk: tuple[tuple[str, Port], ...] = ()
@@ -40,11 +41,11 @@ class HostTraffic:
     checkpoints: tuple[tuple[str, str], ...] = ()
     in_step: bool = True
     has_reducers: bool = False
-    """Whether the hosts that serve have reducers."""
+    """Whether the hosts that serve run reducers."""
     label: tuple[str, ...] = ()
-    """Parts of the pill's text."""
+    """Parts of the label's text."""
     count: int = 0
-    """The number of edges between replicas for which the trunk stands, if it is more than MOST_EDGES; otherwise 0."""
+    """The number of edges between replicas that the trunk represents, if it is more than MOST_EDGES; otherwise 0."""
     load: tuple[str, ...] = ()
     """Parts of the text about how much data the busiest link carries per step."""
 

@@ -1,6 +1,7 @@
-"""What is shown at the pointer during a drag: a stack of chips, and the effect of a drop or the reason for a refusal.
+"""The preview at the pointer during a drag: a stack of chips, and the effect of a drop or the reason for a refusal.
 
-Both parts are pixmap items, which are painted only for new content, so that moving them needs almost no Python.
+Both parts are pixmap items, which are repainted only when their content changes, so that moving them runs almost no
+Python code.
 """
 
 from __future__ import annotations

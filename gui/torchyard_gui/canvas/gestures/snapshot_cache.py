@@ -1,5 +1,6 @@
-"""A snapshot of racks and edges, which is shown during a drag.\n\nOtherwise, Qt would blend the cached pixmaps of all
-racks and edges in every frame.
+"""A snapshot of racks and edges, which is shown during a drag.
+
+Otherwise, Qt would blend the cached pixmaps of all racks and edges in every frame.
 """
 
 from __future__ import annotations
@@ -64,6 +65,6 @@ class SnapshotCache(QObject):
         for item in seen:
             item.setVisible(True)
         self.is_taken = True
-        # Items are made transparent and not hidden, because Qt discards the cached pixmaps of hidden items.
+        # Items are made transparent rather than hidden, because Qt discards the cached pixmaps of hidden items.
         self._scene.ground.setOpacity(0)
         self._view.show_snapshot(picture)

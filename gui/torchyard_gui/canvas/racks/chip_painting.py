@@ -33,12 +33,14 @@ STATE_MARKS = {"succeeded", "stopped", "pending", "waiting", "starting", "restar
 
 @dataclass(frozen=True, slots=True)
 class ChipState:
-    """What determines how a chip looks besides its content: selection, pointer, focus, drag, problem and move."""
+    """The properties that determine a chip's appearance apart from its content: selection, pointer, focus, drag,
+    problem and move.
+    """
 
     selected: bool = False
     hovered: bool = False
     focused: bool = False
-    """Whether the chip has the keyboard focus, which is shown by another ring than the selection."""
+    """Whether the chip has the keyboard focus, which is shown by a different ring than the selection."""
     lifted: bool = False
     """Whether the chip is being dragged. In this case, the preview at the pointer shows it."""
     problem: str = ""

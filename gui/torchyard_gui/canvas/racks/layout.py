@@ -59,7 +59,7 @@ class RackLayout:
     def slot_at(self, x: float, y: float) -> int | None:
         """Returns the index of the GPU whose slot is at a point, or None if there is none.
 
-        The index is computed and not searched for, because this method is called on every mouse move.
+        The index is computed rather than searched for, because this method is called on every mouse move.
         """
         column, across = divmod(x - PAD, SLOT_ACROSS)
         row, down = divmod(y - M.rack_header, SLOT_DOWN)
@@ -114,7 +114,7 @@ def group_columns(largest: int) -> int:
     """Returns the number of chips in a row of a group frame, which is the same for all frames.
 
     If the groups are small, there are four chips in a row, as in racks. Otherwise, the number is chosen such that the
-    frame of the largest group is about square.
+    frame of the largest group is approximately square.
     """
     return max(SLOTS_ACROSS, ceil(sqrt(largest * SLOT_DOWN / SLOT_ACROSS)))
 
@@ -219,7 +219,7 @@ class Grid:
     def cell_at(self, x: float, y: float) -> Cell | None:
         """Returns the cell at a point, or None if there is none.
 
-        The cell is computed and not searched for, because this method is called on every mouse move.
+        The cell is computed rather than searched for, because this method is called on every mouse move.
         """
         cell = self._by_place.get((bisect_right(self.tops, y) - 1, int(x // self.pitch)))
         return cell if cell is not None and cell.box.has(x, y) else None

@@ -1,8 +1,8 @@
 """Graphics item of a host, the tray or the frame of a group, which also draws the chips on it.
 
 A single item per host keeps the canvas fast with a thousand replicas. Qt caches the item's pixmap (device cache), so
-that panning and drags need no Python. At a zoom without tiles, a changed chip repaints only
-its own rectangle and, if the use of the rack changes, the header.
+that panning and dragging run no Python code. Unless racks are shown as tiles, a changed chip repaints only its own
+rectangle and, if the use of the rack changes, the header.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torchyard_gui.canvas.racks.rack_painting import (
 from torchyard_gui.canvas.racks.tile_painting import cells, paint_tile
 
 ROUND = 5
-"""Distance in pixels by which rings exceed a chip."""
+"""Distance in pixels by which rings extend beyond a chip."""
 
 
 class RackItem(QGraphicsRectItem):
@@ -92,7 +92,7 @@ class RackItem(QGraphicsRectItem):
             self.update()
         self._zoom, self._is_tile = zoom, level_of(zoom) is Level.TILE
 
-    # Positions and boxes in the following methods are in the item's coordinates.
+    # Positions and boxes in the following methods are in item coordinates.
 
     def _bounds(self) -> QRectF:
         layout = self.content.layout

@@ -1,4 +1,4 @@
-"""The layer of racks: their positions and hit tests, in the scene's coordinates."""
+"""The layer of racks: their positions and hit tests, in scene coordinates."""
 
 from __future__ import annotations
 

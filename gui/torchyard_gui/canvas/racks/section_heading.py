@@ -50,7 +50,7 @@ class SectionHeading(QGraphicsRectItem):
             self.update()
 
     def text_rect(self) -> QRectF:
-        """Returns the box of the text, in coordinates of the scene."""
+        """Returns the box of the text, in scene coordinates."""
         zoom = min(self._zoom, 1.0)
         name, summary = self._texts()
         width = paint_cache.width_of(name, "strong")
