@@ -14,7 +14,7 @@ LEAST_WIDTH = 60
 
 
 class Fingerprint(QPlainTextEdit):
-    """Text field that is as tall as its text needs. The text may be wrapped between any two characters."""
+    """Text field whose height fits its text, which may be wrapped between any two characters."""
 
     def __init__(self, name: str, parent: QWidget | None = None):
         super().__init__(parent)

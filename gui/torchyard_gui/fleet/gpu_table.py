@@ -1,4 +1,4 @@
-"""Table of the GPUs of a host, with their loads and users."""
+"""Table of a host's GPUs, with their load and users."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class HostDetails(QFrame):
 
 
 class ActionButton(QPushButton):
-    """A button of an action, with the action's short text.
+    """A button for an action, with the action's short text.
 
     Before the button is disabled, it emits `focus_lost`. Otherwise, Qt would move the focus to the next button, which
     may have a destructive effect.

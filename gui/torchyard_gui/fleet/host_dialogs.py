@@ -59,7 +59,7 @@ class AddHostDialog(HostForm):
     def _complete_names(self) -> None:
         """Offers names from ~/.ssh/config for completion.
 
-        The file is read on a thread, because it may be on a slow file system.
+        The file is read on a background thread, because it may be on a slow file system.
         """
         self._known = QStringListModel(self)
         completer = QCompleter(self._known, self, caseSensitivity=Qt.CaseSensitivity.CaseInsensitive)
@@ -188,7 +188,7 @@ def _hosts_text(names: Sequence[str]) -> str:
 
 
 NAMED = 3
-"""Maximum number of hosts that a question names. If there are more, it contains their number."""
+"""Maximum number of hosts that a question names. If there are more, the question contains only their number."""
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from torchyard_gui.widgets.next_steps import quoted
 WIDTH = 560
 NAME_WIDTH = 128
 ROOM_AROUND = 240
-"""Pixels of the screen's height that the form leaves to the title, the buttons and the area around the dialog."""
+"""Pixels of the screen's height that the form leaves for the title, the buttons and the area around the dialog."""
 REMOTE_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "transport")
 """Fields that have no effect if the host is this computer, for which SSH is not used."""
 FIRST_ROWS = 6
@@ -196,7 +196,7 @@ class HostForm(QDialog):
         title.setContentsMargins(20, 0, 20, 0)
         foot = hbox(buttons, margins=(20, 0, 20, 0))
         vbox(title, self.notice, (self._scroll, 1), foot, parent=self, margins=(0, 18, 0, 16), spacing=12)
-        # If the default button were set before the button belongs to the dialog, Qt would reset it.
+        # Qt would reset a default button that was set before the button belonged to the dialog.
         self.agree_button.setDefault(True)
 
 

@@ -138,7 +138,7 @@ class HostKeyDialog(QDialog):
 
 
 class _KeyCard(Card):
-    """Shows the type of a key and its fingerprint, which the user compares."""
+    """Shows the type of a key, and its fingerprint for the user to compare."""
 
     def __init__(self, heading: str):
         super().__init__()
@@ -253,7 +253,7 @@ class HostKeyListDialog(QDialog):
 
 
 class HostKeyRow(QWidget):
-    """A host with the key that it has sent and the key that is recorded."""
+    """A host with the key that it sent and the key that is recorded."""
 
     def __init__(self, name: str):
         super().__init__()

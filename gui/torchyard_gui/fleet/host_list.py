@@ -103,8 +103,9 @@ class HostList(QListView):
         self._animate()
 
     def _animate(self) -> None:
-        """Starts the animation if a host has an activity, and otherwise stops it.\n\nNothing is animated if the user
-        has disabled animations.
+        """Starts the animation if a host has an activity, and otherwise stops it.
+
+        Nothing is animated if the user has disabled animations.
         """
         under_way = any((status := self._status(name)) is not None and status.doing for name in self.rows.names)
         moves = self.style().styleHint(QStyle.StyleHint.SH_Widget_Animation_Duration, None, self) > 0

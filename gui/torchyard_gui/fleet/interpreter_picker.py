@@ -27,8 +27,8 @@ Found = dict[str, Any]
 
 
 class InterpreterPicker(QWidget):
-    """List with a button that starts a search. Nothing else starts one, because a search starts every interpreter on
-    the hosts.
+    """List with a button that starts a search. The list never searches on its own, because a search starts every
+    interpreter on the hosts.
     """
 
     chosen = Signal(str)
@@ -125,7 +125,7 @@ def interpreter_text(found: Found) -> str:
 
 
 class _List(QListWidget):
-    """List in which Enter chooses an interpreter and does not accept the dialog."""
+    """List in which Enter chooses an interpreter instead of accepting the dialog."""
 
     def __init__(self) -> None:
         super().__init__()

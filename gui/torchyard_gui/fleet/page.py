@@ -34,7 +34,7 @@ from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.screen_reader import announce
 
 SUMMARIZE_AFTER_MS = 50
-"""Delay in milliseconds after an answer of a host, so that a burst of answers updates the summary only once."""
+"""Delay in milliseconds after a host's answer, so that a burst of answers updates the summary only once."""
 
 
 class FleetPage(QWidget):
@@ -42,7 +42,7 @@ class FleetPage(QWidget):
 
     status_changed = Signal()
     trusted = Signal(str)
-    """Emitted with a host whose key has been recorded, so connections to it can be tried again."""
+    """Emitted with a host whose key has been recorded, so that connections to it can be tried again."""
 
     def __init__(self, model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -382,7 +382,7 @@ class FleetPage(QWidget):
             self._show_chosen()
 
     def _open_file(self) -> None:
-        """Opens the fleet file in the editor of the desktop."""
+        """Opens the fleet file in the desktop environment's text editor."""
         if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(self.model.fleet_file))):
             text = self.tr("No editor could be opened. The file is {path}.")
             self.toast.say(text.format(path=self.model.fleet_file), urgent=True)
