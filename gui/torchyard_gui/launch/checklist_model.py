@@ -1,5 +1,6 @@
-"""The checklist of a launch. Does not depend on Qt.\n\nThe checks of all hosts are grouped into rows by the check's
-name, and equal results are merged.
+"""The checklist of a launch. Does not depend on Qt.
+
+The checks of all hosts are grouped into rows by the check's name, and equal results are merged.
 """
 
 from __future__ import annotations

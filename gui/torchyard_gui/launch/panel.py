@@ -40,7 +40,7 @@ class LaunchPanel(QDialog):
     run_started = Signal(str)
     """Emitted with the ID of a run that has started."""
     trust_requested = Signal(str)
-    """Emitted with a host whose key is unknown. When its key has been recorded, the receiver calls `trusted`."""
+    """Emitted with a host whose key is unknown. Once the key has been recorded, the receiver must call `trusted`."""
     launch_over = Signal(bool)
     """Emitted when the launch has ended, with True if there is a run or may be one."""
 
@@ -260,7 +260,9 @@ class LaunchPanel(QDialog):
         self._taken_back(self.tr("The launch was cancelled. Nothing is left on the hosts."))
 
     def _declined(self, error: TorchyardError) -> None:
-        """Shows, but not as a failure, that the user has declined the launch, for example because of a large upload."""
+        """Shows that the user declined the launch, for example because of a large upload. This is not shown as a
+        failure.
+        """
         advice = self.tr("Nothing was launched or sent. {advice}")
         text = advice.format(advice=advice_text(error.advice, has_buttons=True))
         self._taken_back(text, error.next)

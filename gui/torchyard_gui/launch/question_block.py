@@ -1,4 +1,4 @@
-"""A question of a launch, with buttons that are named after what they do."""
+"""A question of a launch, with buttons whose texts say what they do."""
 
 from __future__ import annotations
 
