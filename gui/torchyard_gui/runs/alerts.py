@@ -144,8 +144,10 @@ class AlertsPanel(QWidget):
         return list(self._needs)
 
     def show_needs(self, needs: list[Alert], *, is_known: bool = False) -> None:
-        """Shows alerts, and announces the first new one to screen readers.\n\nArgs:\n is_known: Whether nothing is
-        announced, for example because another run has been selected.
+        """Shows alerts, and announces the first new one to screen readers.
+
+        Args:
+            is_known: If True, nothing is announced, for example because another run has been selected.
         """
         if needs == self._needs:
             return

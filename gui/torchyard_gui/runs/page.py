@@ -177,8 +177,8 @@ class RunsPage(QWidget):
         dialog.open()
 
     def ask_to_restart(self) -> None:
-        """Asks where a restart of the selected run, which must have ended, begins; then launches the new run and shows
-        it.
+        """Asks where the restart of the selected run begins, then launches the new run and shows it. The selected run
+        must have ended.
         """
         feed = self.feed
         if feed is None or not feed.picture.is_over or self._restart_dialog is not None:
@@ -198,7 +198,7 @@ class RunsPage(QWidget):
         self.restarting.launch(feed.run, picture.topology_text, picture.topology_file, from_beginning=from_beginning)
 
     def ask_to_add_workers(self) -> None:
-        """Asks for a host and a number of workers, and adds them to the selected, live run."""
+        """Asks for a host and a number of workers, and adds them to the selected run, which must be live."""
         feed = self.feed
         if feed is None or feed.picture.plan is None or self._is_working:
             return

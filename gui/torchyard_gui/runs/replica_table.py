@@ -43,7 +43,9 @@ from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 SORT_EVERY_MS = 3000
-"""Milliseconds from a change until rows are sorted, because rows that move every second could not be read."""
+"""Delay in milliseconds before rows are sorted after a change, because rows that move every second could not be
+read.
+"""
 
 
 class ReplicaTable(QTableView):
@@ -84,7 +86,9 @@ class ReplicaTable(QTableView):
         self._fit_columns()
 
     def _fit_columns(self) -> None:
-        """Shows as many of the columns with values as fit. Widths set by the user are kept while these columns stay."""
+        """Shows as many of the columns with values as fit. Widths set by the user are kept as long as the same columns
+        are shown.
+        """
         fitting = fitting_columns(self.viewport().width(), self.replicas.reported())
         if fitting == self._shown:
             return

@@ -311,7 +311,7 @@ class ReplicaOrder(QSortFilterProxyModel):
         self._sort_again()
 
     def _sort_again(self) -> None:
-        """Sorts rows again that a filter no longer hides, because Qt appends them if dynamic sorting is off."""
+        """Sorts the rows again, because Qt appends rows that a filter no longer hides if dynamic sorting is off."""
         if self.sortColumn() >= 0:
             self.sort(self.sortColumn(), self.sortOrder())
 

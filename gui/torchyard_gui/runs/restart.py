@@ -19,13 +19,13 @@ from torchyard_gui.widgets.next_steps import as_sentence
 
 
 class RestartDialog(QDialog):
-    """Asks where the new run begins. Show it with `open()`; the caller looks for the checkpoint meanwhile."""
+    """Asks where the new run begins. Show it with `open()`. Meanwhile, the caller looks for the newest checkpoint."""
 
     confirmed = Signal(bool)
     """Emitted with whether the new run begins at the first step."""
 
     def __init__(self, name: str, shared_folder: str = "", parent: QWidget | None = None):
-        """Creates the dialog. `shared_folder` is the folder of checkpoints that the run's hosts share, if any."""
+        """Creates the dialog. `shared_folder` is the checkpoint folder that the run's hosts share, if any."""
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setWindowTitle(self.tr("Restart {name}?").format(name=name))
@@ -63,7 +63,7 @@ class RestartDialog(QDialog):
         self._say(self.tr("The run has no checkpoint."))
 
     def show_problem(self, error: TorchyardError) -> None:
-        """Shows why the newest checkpoint is unknown. When the run is launched, the checkpoint is looked for again."""
+        """Shows why the newest checkpoint is unknown. The launch looks for the checkpoint again."""
         self._say(as_sentence(error.message))
 
     def _say(self, text: str) -> None:
@@ -72,7 +72,7 @@ class RestartDialog(QDialog):
 
 
 class RestartFlow(QObject):
-    """Makes at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
+    """Performs at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
 
     run_started = Signal(str)
     """Emitted with the ID of the new run when it has started."""
@@ -83,7 +83,7 @@ class RestartFlow(QObject):
         super().__init__(page)
         self.job: RestartJob | None = None
         self.run_name = ""
-        """Name of the current or last run that is restarted."""
+        """Name of the run that is being restarted, or was restarted last."""
         self._model = fleet_model
         self._notice = notice
         self._page = page

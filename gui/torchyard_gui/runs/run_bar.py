@@ -45,7 +45,8 @@ class RunBar(QFrame):
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._booking = booking
-        # Buttons that do not apply are disabled and not hidden, so that no button moves. Only the first one is hidden.
+        # Buttons that do not apply are disabled rather than hidden, so that no button moves. Only the first one is
+        # hidden.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         self._by_icon = (booking, copy, fetch)
         for action, button in self._buttons.items():

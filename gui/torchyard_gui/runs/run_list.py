@@ -103,7 +103,7 @@ class RunListModel(QAbstractListModel):
         return " ".join(f"#{tag}" for tag in self._annotations.get(run.run_id, Annotation()).tags)
 
     def details_of(self, run: KnownRun) -> str:
-        """Returns the second line of a row: the state, the reason of a failure, and then details that are less
+        """Returns the second line of a row: the state, the reason for a failure, and then details that are less
         important.
         """
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
@@ -112,7 +112,8 @@ class RunListModel(QAbstractListModel):
         return " · ".join(part for part in (*parts, "" if reason else hosts) if part)
 
     def time_of(self, run: KnownRun) -> tuple[str, str]:
-        """Returns the start of a run as two texts. The second one, for the second line, is empty if the start is short.
+        """Returns the start of a run as two texts, one for each line of a row. The second text is empty if the start is
+        short.
 
         A day and a time together would leave no room for the name.
         """

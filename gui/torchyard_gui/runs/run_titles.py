@@ -18,8 +18,8 @@ translate = QCoreApplication.translate
 def start_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
     """Returns the start of a run, as exactly as needed to distinguish it from other runs with the same name.
 
-    This is the day, minute or second, or the ID if the seconds are equal. For a run that started today, it is at least
-    exact to the minute.
+    This is the day, minute or second, or the ID if the seconds are equal. For a run that started today, it is exact at
+    least to the minute.
     """
     now = time.time()
     begin, others = when(run.submitted), [when(one.submitted) for one in _of_its_name(run, runs)]

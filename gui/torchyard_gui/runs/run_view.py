@@ -203,7 +203,7 @@ class RunView(QWidget):
         """Shows why the run failed or restarts, or why its state may be outdated.
 
         Args:
-            is_known: Whether the notice is not announced to screen readers.
+            is_known: If True, the notice is not announced to screen readers.
         """
         assert self.feed is not None
         picture, error = self.feed.picture, self.feed.error

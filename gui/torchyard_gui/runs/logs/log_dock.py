@@ -26,7 +26,7 @@ SETTLE_MS = 120
 loaded.
 """
 MOST_LOGS = 64
-"""Maximum number of logs that are read together, because each of them queries its host again and again."""
+"""Maximum number of logs that are read together. It is limited because each log queries its host repeatedly."""
 
 Log = tuple[str, str, int]
 """A log, given by its replica, host and local rank."""
@@ -45,7 +45,7 @@ class LogDock(QWidget):
         self._remark = ""
         self._is_open = False
         self._by_user = False
-        """Whether the user chose the replica. A failure of another replica then does not change the choice."""
+        """Whether the user chose the replica. If so, a failure of another replica does not change the choice."""
         self._settle = QTimer(self, singleShot=True, interval=SETTLE_MS)
         self._settle.timeout.connect(self._open_logs)
 

@@ -18,7 +18,7 @@ class LogLoader(QObject):
     """Loads the pages of several logs. The caller must close the feeds."""
 
     grown = Signal()
-    """Emitted when data was appended."""
+    """Emitted when data has been appended."""
     filled = Signal()
     """Emitted when a requested page has arrived, or when a log no longer has a problem."""
     ended_changed = Signal()

@@ -10,7 +10,7 @@ from torchyard_gui.runs.logs.log_merge import MergedLog, Place
 
 PIECE = 512 * 1024
 MOST_READ = 64 * 1024 * 1024
-"""Number of bytes of all logs in which matches are counted. A search for the next match reads further."""
+"""Matches are counted in this many bytes of all logs together. A search for the next match reads beyond them."""
 
 
 class LogSearch:
@@ -150,7 +150,7 @@ class LogMatches:
     def _took(self, number: int, low: int, data: bytes, size: int) -> None:
         if self._cancelled:
             return
-        if not data:  # The log is shorter than the host has said.
+        if not data:  # The log is shorter than the host reported.
             self._busy = False
             self._changed()
             return

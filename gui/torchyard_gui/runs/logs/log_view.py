@@ -33,12 +33,12 @@ SCROLL_UNITS = 1_000_000
 class LogView(QAbstractScrollArea):
     """A view of logs that scrolls to new lines.
 
-    It stops doing so when the user scrolls up, and begins again when the user scrolls to the end.
+    It stops following when the user scrolls up, and resumes when the user scrolls to the end.
     """
 
     following_changed = Signal(bool)
     search_ended = Signal(bool)
-    """Emitted when a search has ended, with whether it found a match."""
+    """Emitted when a search has ended, with True if it found a match."""
     matches_counted = Signal()
     """Emitted when `match_number` and `match_count` are known."""
     problem_changed = Signal(str)
@@ -139,7 +139,7 @@ class LogView(QAbstractScrollArea):
     def match_count(self) -> tuple[int, bool] | None:
         """The number of lines with matches, and whether all lines were counted.
 
-        None during the count, or if there is no search.
+        None while the matches are being counted, or if there is no search.
         """
         matches = self._reading.matches if self._reading is not None else None
         return None if matches is None or matches.is_counting else (matches.total, matches.is_complete)
@@ -289,7 +289,7 @@ class LogView(QAbstractScrollArea):
             if self._following:
                 return
         try:
-            # One line more is requested, because the last line may be only partly visible.
+            # One extra line is requested, because the last line may be only partly visible.
             self._lines = self._log.lines(self._top, rows + 1)
         except MissingPages as missing:
             self._reading.ask(missing.pieces)

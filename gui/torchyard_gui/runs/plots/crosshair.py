@@ -137,7 +137,7 @@ class Readout(QWidget):
         self.update()
 
     def place(self) -> None:
-        """Adapts the position and size to the width of the plot."""
+        """Adapts the position and size to the plot's width."""
         height = theme().metrics.row - 6
         left = self._plot.width() // 3
         self.setGeometry(left, 2, max(1, self._plot.width() - left - MARGIN), height)

@@ -14,7 +14,7 @@ from torchyard_gui.widgets import ElidedLabel
 from torchyard_gui.widgets.layouts import hbox
 
 COLOURS = ("worker", "chief", "reducer", "evaluator", "ps", "accent", "run", "text2")
-"""Colours that curves have in turn. From the ninth curve on, curves are dashed."""
+"""The colours of curves, in turn. The ninth and all later curves are dashed."""
 
 
 def make_plot(title: str, unit: str, axis: pg.AxisItem | None = None, parent: QWidget | None = None) -> pg.PlotWidget:

@@ -68,7 +68,9 @@ class Plots(QWidget):
         self._names: list[str] = []
         self._is_old = False
         self._span: float | None = WHOLE_RUN
-        """Seconds up to the newest sample that the time axis covers; WHOLE_RUN, or None for a part that was zoomed."""
+        """The time axis covers this many seconds up to the newest sample. WHOLE_RUN covers all; None is a range that
+        the user zoomed to.
+        """
         self._settle = QTimer(self, singleShot=True, interval=AFTER_ZOOM_MS)
         self._settle.timeout.connect(self._draw)
         self._legend = QGridLayout()
@@ -168,8 +170,9 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """The kinds of those chosen plots that have values, or all of them if none has.\n\nSome parts of a step may not
-        exist under a strategy.
+        """The kinds of those chosen plots that have values, or all of them if none has.
+
+        Under some strategies, a step lacks some parts.
         """
         kinds = CHOICES[self.choice.value]
         if self.choice.value == "own" or self._feed is None:
@@ -348,7 +351,9 @@ class Plots(QWidget):
         self.crosshair.refresh()
 
     def _fit_time(self, tracks: list[ReplicaStatus]) -> None:
-        """Fits the time axis to the data. Its limits are rounded, as a change every second would redraw all plots."""
+        """Fits the time axis to the data. Its limits are rounded, because a change every second would redraw all
+        plots.
+        """
         if not tracks:
             return
         low = min(float(track.ring.times()[0]) for track in tracks)
@@ -364,7 +369,7 @@ class Plots(QWidget):
 
     def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
         view = self._plots[kind].getPlotItem().getViewBox()
-        if kind == "use" and has_gpus:  # The use of CPUs may exceed 100 %, so only GPUs have a fixed range.
+        if kind == "use" and has_gpus:  # CPU use may exceed 100 %, so only GPUs have a fixed range.
             wanted = (0.0, 100.0)
         elif (found := bounds([values for values in seen if values is not None])) is None:
             return
