@@ -23,9 +23,10 @@ translate = QCoreApplication.translate
 def design_states(
     plan: Plan, hosts: Sequence[HostFacts], states: Mapping[str, HostState], planning: PlanningTime
 ) -> dict[str, HostLiveState]:
-    """Returns what each host shows in an edited topology.\n\nEach host has the mark of its state, as on the Fleet page.
-    If GPUs are booked, slots show who has booked them, and the header of a host that the topology does not use has a
-    note.
+    """Returns what each host shows in an edited topology.
+
+    Each host has the mark of its state, as on the Fleet page. If GPUs are booked, slots show who has booked them, and
+    the header of a host that the topology does not use has a note.
     """
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}

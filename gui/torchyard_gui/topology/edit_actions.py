@@ -16,7 +16,9 @@ from torchyard_gui.widgets.page_actions import SUBMENU, action
 
 
 class EditActions(QObject):
-    """The edit actions, which the selection enables. `say` is called with the reason if an edit is refused."""
+    """The edit actions, which are enabled according to the selection. `say` is called with the reason if an edit is
+    refused.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class EditActions(QObject):
             (self.undo, stack.canUndoChanged, stack.undoTextChanged),
             (self.redo, stack.canRedoChanged, stack.redoTextChanged),
         ):
-            # If an action has no tool tip, Qt shows its text, which contains the name of the edit.
+            # Without a tool tip, Qt shows the action's text, which contains the name of the edit.
             one.setToolTip("")
             one.setEnabled(False)
             can_changed.connect(one.setEnabled)

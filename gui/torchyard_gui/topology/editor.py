@@ -47,7 +47,7 @@ class Editor(QObject):
         self._known: frozenset[str] = frozenset()
         self.stack = QUndoStack(self, undoLimit=MOST_STEPS)
         self.settle: Callable[[], None] = lambda: None
-        """Applies pending input in the text of the file, before the document is used."""
+        """Applies pending input in the file's text, before the document is used."""
         document.changed.connect(self._document_changed)
 
     @property

@@ -1,4 +1,4 @@
-"""The notices of the page, of which the one with the highest priority is shown with its buttons."""
+"""The page's notices. Only the notice with the highest priority is shown, with its buttons."""
 
 from __future__ import annotations
 

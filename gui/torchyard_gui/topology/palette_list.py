@@ -42,7 +42,9 @@ class PaletteList(QListWidget):
         self._mime = mime
         self._pressed: QPoint | None = None
         self.is_by_keyboard = False
-        """Whether the focus came without a mouse click, or a key was pressed since. Only then, a ring shows it."""
+        """Whether the list got the focus without a mouse click, or a key was pressed since. Only then does a ring show
+        the focus.
+        """
         self.setAccessibleName(name)
         self.setItemDelegate(PaletteRow(self))
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -92,7 +94,8 @@ class PaletteList(QListWidget):
         self.setFixedHeight(shown * theme().metrics.row)
 
     def viewportEvent(self, event: QEvent) -> bool:
-        # After a drag, Qt reports that the pointer hovers over the place of the press, although it has left the list.
+        # After a drag, Qt reports that the pointer hovers over the place of the press, although the pointer has left
+        # the list.
         if event.type() in (QEvent.Type.HoverEnter, QEvent.Type.HoverMove) and not self.viewport().underMouse():
             return True
         return super().viewportEvent(event)
@@ -160,7 +163,7 @@ COUNT = int(Qt.ItemDataRole.UserRole) + 1
 """The item data role of the text at the right of a row."""
 ICON = 18
 BADGE_ONLY = 48
-"""Width in pixels up to which a row shows only its icon. The tool tip then contains its name."""
+"""A row of at most this width in pixels shows only its icon. Its tool tip then contains its name."""
 
 
 class PaletteRow(QStyledItemDelegate):

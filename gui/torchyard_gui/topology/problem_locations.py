@@ -28,7 +28,8 @@ class ProblemPlace:
 def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
     """Returns the place of a problem.
 
-    For a pool without enough room, the place contains the replicas of the pool that are in `unplaced`, or else all.
+    For a pool without enough room, the place contains the pool's replicas that are in `unplaced` or, if there are none,
+    all of the pool's replicas.
     """
     block, _, rest = problem.path.partition(".")
     if block == "pins":

@@ -39,7 +39,7 @@ class SideDrawer(QObject):
 
     @cached_property
     def strip(self) -> QWidget:
-        """The strip that replaces the panel. It is created when the window is first narrow."""
+        """The strip that replaces the panel. It is created when the window first becomes narrow."""
         # The strip takes the panel's position in the tab order.
         first = next(stop for stop in _stops_after(self._panel) if self._panel.isAncestorOf(stop))
         *_, before = _stops_after(first)

@@ -57,7 +57,7 @@ class Validation(QObject):
         self._yaml.file = file
         self._problems.show_problems(found)
         self._inspector.show_problems(found)
-        self._mark_chips(() if document.problems else found)  # Chips show the last text that was valid.
+        self._mark_chips(() if document.problems else found)  # Chips represent the last valid text.
         if self._yaml.isVisible():
             self._yaml.show_text(self._problems.problems)
 

@@ -53,7 +53,7 @@ class YamlPane(QWidget):
 
     @property
     def is_typing(self) -> bool:
-        """Whether text that the user has typed is not applied yet."""
+        """Whether text that the user has typed has not been applied yet."""
         return self._typing.isActive()
 
     def _typed(self) -> None:
@@ -66,7 +66,7 @@ class YamlPane(QWidget):
         self._editor.type_text(self.view.text)
 
     def settle(self) -> None:
-        """Applies the text that the user has typed now, before the document is used for anything else."""
+        """Immediately applies the text that the user has typed, before the document is used for anything else."""
         if self.is_typing:
             self.apply()
 

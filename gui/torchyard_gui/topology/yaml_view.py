@@ -33,7 +33,7 @@ MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """A text editor that has no undo of its own, but uses that of the page."""
+    """A text editor that has no undo of its own, but uses the page's undo."""
 
     undo_wanted = Signal()
     redo_wanted = Signal()
@@ -59,7 +59,7 @@ class YamlView(QPlainTextEdit):
 
     @property
     def text(self) -> str:
-        # `toPlainText` would replace no-break spaces, so the text is read in another way.
+        # `toPlainText` would replace no-break spaces, so the raw text is used.
         return self.document().toRawText().replace("\u2029", "\n")
 
     def show_text(self, text: str) -> None:
@@ -146,7 +146,7 @@ class YamlView(QPlainTextEdit):
         return super().viewportEvent(event)
 
     def tell_problem(self, place: QPoint, height: int) -> None:
-        """Shows the problem of the line at a height of the viewport as a tool tip."""
+        """Shows a tool tip with the problem of the line at a vertical viewport position."""
         problem = self.problem_at(self.cursorForPosition(QPoint(0, height)).blockNumber() + 1)
         QToolTip.showText(place, problem.message if problem is not None else "", self)
 

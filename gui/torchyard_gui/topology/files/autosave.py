@@ -59,7 +59,7 @@ class Autosave(QObject):
             self._recovery.clear()
 
     def unsaved_work(self) -> list[UnsavedWork]:
-        """Returns the unsaved work of programs that have ended, the latest first."""
+        """Returns the unsaved work of processes that have exited, the latest first."""
         return self._recovery.unsaved_work() if self._recovery is not None else []
 
     def discard(self, work: UnsavedWork) -> None:
@@ -124,7 +124,7 @@ def _was_changed_since(work: UnsavedWork) -> bool:
     """Whether the file was written after the snapshot of its unsaved changes."""
     try:
         return work.path is not None and work.path.stat().st_mtime > work.written_at.timestamp() + 1
-    except OSError:  # The file does not exist any more.
+    except OSError:  # The file no longer exists.
         return False
 
 
