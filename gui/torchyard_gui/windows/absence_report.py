@@ -44,7 +44,7 @@ class AbsenceReport(QObject):
         self.bar.closed.connect(self._forget)
 
     def has_reported(self, run_id: str) -> bool:
-        """Whether the notice contains, or did contain, the end of a run."""
+        """Whether the notice reports, or reported before, the end of a run."""
         return run_id in self._reported
 
     def take_runs(self, runs: Sequence[KnownRun]) -> None:
@@ -114,6 +114,6 @@ class AbsenceReport(QObject):
         return self.tr("{count} hosts were lost ({hosts})").format(count=len(self._lost), hosts=", ".join(self._lost))
 
     def _forget(self) -> None:
-        """Leaves what the user has dismissed out of later reports."""
+        """Excludes what the user has dismissed from later reports."""
         self._ended.clear()
         self._lost.clear()

@@ -1,6 +1,7 @@
-"""Asks before the window closes during a launch or restart, which must be cancelled first.\n\nIf the window closed
-immediately, it would also close the links that are needed to cancel the launch, and keepers would hold GPUs and ports
-until they time out.
+"""Asks before the window closes during a launch or restart, which must be cancelled first.
+
+If the window closed immediately, it would also close the links that are needed to cancel the launch, and keepers would
+hold GPUs and ports until they time out.
 """
 
 from __future__ import annotations

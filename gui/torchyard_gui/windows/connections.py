@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torchyard_gui.windows.absence_report import AbsenceReport
 
 SAY_AFTER_MS = 50
-"""Delay in milliseconds after an answer of a host, so that a burst of answers updates the status bar only once."""
+"""Delay in milliseconds after a host's answer, so that a burst of answers updates the status bar only once."""
 
 
 class WindowConnections(QObject):
@@ -171,8 +171,8 @@ class WindowConnections(QObject):
         return made
 
     def _calendar(self) -> BookingsModel | None:
-        """Returns the model of the bookings, or None if the user has no calendar. In the latter case, no database may
-        be opened.
+        """Returns the model of the bookings, or None if the user has no calendar. If the result is None, no database
+        may be opened.
         """
         if "bookings" in self.__dict__ or self.home.settings_file.exists() or self.home.bookings_file.exists():
             return self.bookings
@@ -208,8 +208,9 @@ class WindowConnections(QObject):
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
 
     def _run_on(self, booking: Booking) -> str:
-        """Returns the ID of the newest run that uses a booking; if there is none, of the run for which it was made;
-        otherwise "".
+        """Returns the ID of the newest run that uses a booking.
+
+        If there is none, returns the ID of the run for which the booking was made, or "" if it was made for none.
         """
         known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
         return next(known, booking.run_id or "")

@@ -94,7 +94,7 @@ class LoginAsker(QObject):
 
     def _ask(self, waiting: WaitingQuestion) -> None:
         if waiting.is_answered:
-            return  # The question has been withdrawn before it could be shown.
+            return  # The question was withdrawn before it could be shown.
         # A modal dialog blocks all windows except its children, so an open modal dialog has to be the parent of this
         # one.
         dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)

@@ -107,7 +107,7 @@ class MainWindow(QMainWindow):
         )
 
     def _first_size(self) -> QSize:
-        """Returns FIRST_SIZE, or less if the screen without the window's frame is smaller, but at least SMALLEST."""
+        """Returns FIRST_SIZE, or less if the screen minus the window's frame is smaller, but at least SMALLEST."""
         return FIRST_SIZE.boundedTo(QGuiApplication.primaryScreen().availableSize() - FRAME).expandedTo(SMALLEST)
 
     def add_page(self, key: str, title: str, icon_name: str, make: Callable[[], QWidget]) -> None:
@@ -142,7 +142,7 @@ class MainWindow(QMainWindow):
                 page.setAccessibleName(place.title)
             if page.focusPolicy() == Qt.FocusPolicy.NoFocus:
                 page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-            # The frame gets the actions, too, so their shortcuts also work while the page's bar has the focus.
+            # The frame gets the actions, too, so that their shortcuts also work while the page's bar has the focus.
             place.frame.addActions(as_page(page).page_actions())
             changed = getattr(page, "status_changed", None)
             if changed is not None:
@@ -209,7 +209,7 @@ class MainWindow(QMainWindow):
         next_pane(self.rail, panes() if callable(panes) else [page], backwards)
 
     def open_menu(self) -> None:
-        """Opens the menu of the window (F10)."""
+        """Opens the window's menu (F10)."""
         self.menu.popup_at(self.rail.menu_button.mapToGlobal(QPoint(self.rail.menu_button.width() + 6, 0)))
 
     def set_fleet_texts(self, texts: list[StatusText], right: str = "") -> None:
@@ -340,5 +340,5 @@ class Page(Protocol):
 
 
 def as_page(widget: QWidget) -> Page:
-    """Casts a widget to Page, because Python has no intersection of types."""
+    """Casts a widget to Page, because Python has no intersection types."""
     return cast("Page", widget)

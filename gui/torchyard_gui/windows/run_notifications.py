@@ -1,5 +1,5 @@
-"""Notifies the user about runs on any page: with a message, which screen readers also get, and an alert in the task
-bar.
+"""Notifies the user about runs on any page: with a message, which is also announced to screen readers, and with an
+alert in the task bar.
 """
 
 from __future__ import annotations

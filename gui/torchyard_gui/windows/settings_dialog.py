@@ -93,7 +93,7 @@ class _SettingRow(QWidget):
         self.reset.setEnabled(enabled and bool(value))
 
     def restore(self) -> None:
-        """Replaces a text that the user has edited by the setting."""
+        """Discards the user's edit of the text, and shows the setting again."""
         if self.text is not None:
             self.text.setText(self._saved)
             self._check()
@@ -127,7 +127,7 @@ class SettingsDialog(QDialog):
     """Dialog that shows the settings file, including changes by other programs."""
 
     calendar_wanted = Signal()
-    """Emitted when the user wants to join or leave a team's calendar in the dialog for this."""
+    """Emitted when the user wants to open the dialog to join or leave a team's calendar."""
     hosts_wanted = Signal()
     mode_wanted = Signal(str)
     """Emitted with the theme that the user has chosen: system, light or dark."""

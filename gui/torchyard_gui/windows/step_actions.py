@@ -91,7 +91,7 @@ class StepActions:
         planning = self._planning
         try:
             planning.choose(parse_planned_time(step.start, step.length, planning.zone, planning.now))
-        except TorchyardError as error:  # The planned time may have become past since the step was offered.
+        except TorchyardError as error:  # The planned time may have passed since the step was offered.
             self._window.say(error_text(error), urgent=True)
         self._topology  # noqa: B018 - shows the page
 

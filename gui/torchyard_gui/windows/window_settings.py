@@ -1,4 +1,4 @@
-"""Settings of the window, which an INI file in the user's Torchyard folder stores."""
+"""Settings of the window, stored in an INI file in the user's Torchyard folder."""
 
 from __future__ import annotations
 
