@@ -44,8 +44,8 @@ def icon(name: str, color: str = "text2") -> QIcon:
 
 
 class _Engine(QIconEngine):
-    """Icon engine that draws an icon only when it is needed, and at that size, because most icons are in menus that are
-    rarely opened.
+    """Icon engine that draws an icon only when it is needed, and only at the requested size, because most icons are in
+    menus that are rarely opened.
     """
 
     def __init__(self, name: str, color: str):
@@ -103,7 +103,7 @@ def state_icon(state: str) -> QIcon:
 
 
 def refresh_icons() -> None:
-    """Replaces the icons that this module has made for actions and buttons by icons in the current colours."""
+    """Replaces the icons that this module made for actions and buttons with icons in the current colours."""
     for widget in QApplication.allWidgets():
         children = widget.findChildren(QAction, options=Qt.FindChildOption.FindDirectChildrenOnly)
         for action in {*widget.actions(), *children}:

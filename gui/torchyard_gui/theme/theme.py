@@ -107,8 +107,10 @@ class Theme(QObject):
             self._style_application()
 
     def prepare(self, application: QApplication) -> None:
-        """Applies the theme except for the style sheet.\n\nA window is built in half the time if there is no style
-        sheet yet, because Qt would restyle each widget whenever its parent changes.
+        """Applies the theme except for the style sheet.
+
+        A window is built in half the time if there is no style sheet yet, because Qt would restyle each widget whenever
+        its parent changes.
         """
         if self._is_prepared:
             return

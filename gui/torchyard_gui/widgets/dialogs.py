@@ -91,7 +91,7 @@ def dialog_layout(
 
 
 def grow_to_fit(dialog: QDialog) -> None:
-    """Makes a dialog as tall as its parts need, because the size hint does not consider the additional lines of wrapped
+    """Makes a dialog as tall as its parts require, because the size hint ignores the additional lines of wrapped
     text.
     """
     layouts = [layout for part in dialog.findChildren(QWidget) if (layout := part.layout()) is not None]

@@ -17,9 +17,9 @@ Box = TypeVar("Box", bound=QBoxLayout)
 
 
 def settle_layouts() -> None:
-    """Lays out all widgets that have changed at once. Qt itself would do this in several passes of the event
-    loop.\n\nUntil the last of these passes, new rows of a scroll area would be squeezed into the old height of the
-    area.
+    """Lays out all changed widgets immediately. Qt itself would do this in several passes of the event loop.
+
+    Until the last of these passes, new rows of a scroll area would be squeezed into the old height of the area.
     """
     QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
 

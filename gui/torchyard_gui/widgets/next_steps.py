@@ -49,7 +49,7 @@ where none can be shown.
 
 
 def quoted(text: str) -> str:
-    """Replaces pairs of backticks by quotation marks."""
+    """Replaces pairs of backticks with quotation marks."""
     first, *rest = text.split("`")
     for number in range(0, len(rest) - 1, 2):
         first += f"“{rest[number]}”{rest[number + 1]}"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
-"""Milliseconds that are reserved for reading a text. Of the texts that arrive in this time, only one is announced
+"""Milliseconds that are reserved for reading a text. Of the texts that arrive during this time, only one is announced
 afterwards.
 """
 
@@ -43,8 +43,9 @@ class Announcer(QObject):
         self._timer.timeout.connect(self._announce_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """Announces a text now if possible, and otherwise later, unless a newer text replaces it meanwhile.\n\nOnly an
-        urgent text can replace an urgent one.
+        """Announces a text now if possible, and otherwise later, unless a newer text replaces it in the meantime.
+
+        Only an urgent text can replace an urgent one.
         """
         if not text:
             return

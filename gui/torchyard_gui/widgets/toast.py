@@ -20,8 +20,8 @@ PAD = 14
 class Toast(QFrame):
     """The message over a widget. A new message replaces the last one and is announced to screen readers.
 
-    It must not be used for messages that need an answer. A message may have a button for an action that also has a
-    shortcut or a menu entry, because the toast never gets the focus.
+    It must not be used for messages that need an answer. If a message has a button, the button's action must also have
+    a shortcut or a menu entry, because the toast never gets the focus.
     """
 
     def __init__(self, parent: QWidget) -> None:
