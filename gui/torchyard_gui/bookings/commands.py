@@ -32,7 +32,7 @@ HOUR = timedelta(hours=1)
 
 
 class BookingCommands(QObject):
-    """Runs each change on a thread.
+    """Runs each change on a background thread.
 
     The signals `undoable`, `redoable` and `succeeded` are emitted with a message for the user, and `failed` with an
     error.

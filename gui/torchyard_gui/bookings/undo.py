@@ -95,7 +95,7 @@ class ChangeHistory:
         self.undone.clear()
 
     def apply(self, store: BookingStore, change: CalendarChange) -> CalendarChange:
-        """Makes a change again, or reverts it if `reverted` is set. Called on a thread.
+        """Makes a change again, or reverts it if `reverted` is set. Called on a background thread.
 
         If another user or program has changed a booking in the meantime, or if the store refuses a booking, that
         booking stays as it is.

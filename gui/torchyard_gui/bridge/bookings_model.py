@@ -299,7 +299,7 @@ class BookingsModel(QObject):
         known: tuple[Use, ...] | None,
         anew: bool,
     ) -> _Loaded:
-        """Loads the calendar. Called on a thread.
+        """Loads the calendar. Called on a background thread.
 
         Args:
             known: The last usage records, if they are those of the interval.
@@ -398,7 +398,7 @@ class BookingsModel(QObject):
         failed: Callable[[TorchyardError], None],
         owner: QObject | None = None,
     ) -> Job:
-        """Runs a read-only query of the store on a thread."""
+        """Runs a read-only query of the store on a background thread."""
         return self.jobs.run(lambda: question(self._calendar_now().store()), done, failed, owner=owner)
 
     def act(
@@ -408,7 +408,7 @@ class BookingsModel(QObject):
         failed: Callable[[TorchyardError], None] | None = None,
         owner: QObject | None = None,
     ) -> Job:
-        """Runs a change to the store on a thread, then reloads the calendar.
+        """Runs a change to the store on a background thread, then reloads the calendar.
 
         If the database is unreachable, changes nothing and calls `failed`.
         """
@@ -440,7 +440,7 @@ class BookingsModel(QObject):
         self.reload()
 
     def store(self) -> BookingStore:
-        """Returns the store. Call it on a thread. Raises StoreUnavailable if the database is unreachable."""
+        """Returns the store. Call it on a background thread. Raises StoreUnavailable if the database is unreachable."""
         return self._calendar_now().store()
 
     def close(self) -> None:
@@ -457,7 +457,7 @@ class BookingsModel(QObject):
 
 
 def _close(watch: Watch | None, calendar: Calendar | None) -> None:
-    """Closes a calendar; runs on a thread."""
+    """Closes a calendar; runs on a background thread."""
     if watch is not None:
         watch.close()
     if calendar is not None:
@@ -465,7 +465,7 @@ def _close(watch: Watch | None, calendar: Calendar | None) -> None:
 
 
 def _close_connection(watch: Watch | None, calendar: Calendar | None) -> None:
-    """Closes the connections of a calendar that is no longer visible. Called on a thread."""
+    """Closes the connections of a calendar that is no longer visible. Called on a background thread."""
     if watch is not None:
         watch.close()
     if calendar is not None:
@@ -473,7 +473,7 @@ def _close_connection(watch: Watch | None, calendar: Calendar | None) -> None:
 
 
 def _opened(home: Home) -> tuple[Calendar, str]:
-    """Returns the configured calendar and time zone. Called on a thread."""
+    """Returns the configured calendar and time zone. Called on a background thread."""
     from torchyard_core.app.desktop import calendar_of, zone_for
     from torchyard_core.user_settings import read_user_settings
 

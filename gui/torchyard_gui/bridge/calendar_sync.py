@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class CalendarSync:
-    """Synchronises the calendar on a thread, from `start` to `close`. Public methods are called on the GUI thread."""
+    """Synchronises the calendar on a background thread, from `start` to `close`. Public methods are called on the GUI
+    thread.
+    """
 
     def __init__(self, home: Home, fleet: FleetModel, bookings: BookingsModel):
         self._home = home
@@ -30,7 +32,9 @@ class CalendarSync:
         self._closed = False
 
     def start(self) -> None:
-        """Starts synchronising on a thread, which also imports the database and SSH libraries, because this is slow."""
+        """Starts synchronising on a background thread, which also imports the database and SSH libraries, because this
+        is slow.
+        """
         in_background(self._begin)
 
     def changed(self) -> None:

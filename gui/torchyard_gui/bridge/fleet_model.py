@@ -156,7 +156,7 @@ class FleetModel(QObject):
     def fleet(self) -> Fleet:
         """The fleet with the SSH links to the hosts, shared by the whole window.
 
-        It is created on first access, which should be on a thread because the creation is slow.
+        It is created on first access, which should be on a background thread because the creation is slow.
         """
         from torchyard_core.engines.registry import open_fleet  # Importing paramiko takes 0.25 s.
 
@@ -326,7 +326,7 @@ class FleetModel(QObject):
         self.jobs.run(lambda: self.fleet.each(wanted, ask, arrived), failed=failed)
 
     def _ask(self, name: str, job: Job, kind: str, install: bool) -> HostCheck | None:
-        """Checks a host or deploys its agent. Called on a thread. Returns None if the job was cancelled."""
+        """Checks a host or deploys its agent. Called on a background thread. Returns None if the job was cancelled."""
 
         def doing(what: HostActivity) -> None:
             job.checkpoint()
@@ -350,7 +350,9 @@ class FleetModel(QObject):
             return failed_check(name, UNKNOWN, explain(error))
 
     def _undeploy(self, name: str) -> HostCheck | None:
-        """Removes the agent; runs on a thread. Returns None, or a failed check if the host could not be used."""
+        """Removes the agent; runs on a background thread. Returns None, or a failed check if the host could not be
+        used.
+        """
         from torchyard_core.app.undeploy_hosts import undeploy_host
 
         removed = undeploy_host(self.fleet, name)

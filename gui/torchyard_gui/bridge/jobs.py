@@ -107,7 +107,7 @@ class Jobs(QObject):
         owner: QObject | None = None,
         job: Job | None = None,
     ) -> Job:
-        """Runs `work` on a thread, then calls `done` or `failed` on the GUI thread.
+        """Runs `work` on a background thread, then calls `done` or `failed` on the GUI thread.
 
         Neither is called after `cancel`, after `close`, or after `owner`, such as a dialog, has been deleted.
         Unexpected exceptions are logged with their traceback and passed to `failed` as an error.

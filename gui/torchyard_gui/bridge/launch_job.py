@@ -1,4 +1,4 @@
-"""A launch or restart that runs on a thread. Its checks, progress and outcome are emitted as signals."""
+"""A launch or restart that runs on a background thread. Its checks, progress and outcome are emitted as signals."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LaunchJob(QObject):
         self._answer = False
 
     def start(self) -> None:
-        """Starts the launch on a thread."""
+        """Starts the launch on a background thread."""
         self._model.questions.begin()
         self._model.jobs.run(self._run, self._ended, lambda error: self._ended(error), owner=self)
 

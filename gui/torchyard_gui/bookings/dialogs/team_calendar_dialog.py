@@ -245,7 +245,9 @@ class TeamCalendarDialog(QDialog):
         return url
 
     def _run(self, work: Callable[[TeamCalendar], Result], done: Callable[[Result], None]) -> None:
-        """Runs work on a thread. Meanwhile, the buttons that start work are disabled, and Cancel closes the dialog."""
+        """Runs work on a background thread. Meanwhile, the buttons that start work are disabled, and Cancel closes the
+        dialog.
+        """
         home = self.model.home
 
         def act() -> Result:
