@@ -96,7 +96,7 @@ class Sample:
     def show_in(self, model: BookingsModel) -> None:
         """Replaces the calendar and the clock of the model. Must be called before the page is shown."""
         model.clock = self.clock
-        model._use = {}  # Removes the usage that the model has determined by the real clock.
+        model._use = {}  # Removes the usage that the model determined from the real clock.
         model._take_use()
         model._open = lambda: (Calendar(f"sqlite:///{self.file}", ME, self.cache, open_it=self.open), ZONE)
 

@@ -1,7 +1,7 @@
 """Renders the pages of the window as PNG files, light and dark, in several sizes and at two scales.
 
-The pages are rendered with no host, with one, with eight, with long names, and with 128; in addition live runs, every
-strategy, the launch panel in the phases of a launch, drawers, menus and dialogs.
+The pages are rendered with no host, one host, eight hosts, eight hosts with long names, and 128 hosts. Other pictures
+show live runs, every strategy, the launch panel in each phase of a launch, drawers, menus and dialogs.
 
 python -m tools.screenshots [--parts topology,runs,strategies] [--states one] [--sizes 1280x800] [--scales 2] [FOLDER]
 """
