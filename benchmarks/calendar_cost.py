@@ -3,10 +3,11 @@
 Each command is compared with the same command on a calendar with few bookings. The window shows a week while another
 process changes the calendar. Both are measured with SQLite and with a separate PostgreSQL server.
 
-Promises: every command takes at most 1.2 times as long; a change by another process costs the window at most 20 ms of
-CPU time until it is drawn, and 100 kB of written data. As on a user's computer, each command runs in a separate
-process, and begins with a local copy of the calendar that lacks most bookings. Commands that list all bookings, or
-usage over a long time, are not measured, because their output itself grows with the calendar.
+Promises: every command takes at most 1.2 times as long as on the small calendar; and a change by another process costs
+the window at most 20 ms of CPU time until it is drawn, and at most 100 kB of written data. As on a user's computer,
+each command runs in a separate process, and begins with a local copy of the calendar that lacks most bookings. Commands
+that list all bookings, or usage over a long time, are not measured, because their output itself grows with the
+calendar.
 """
 
 from __future__ import annotations
@@ -167,8 +168,8 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
     """Measures the cost of a change by another process for a window that shows the Bookings page.
 
     Returns:
-        The CPU time of this process in milliseconds until the change is drawn, the kB that the process has written, and
-        the promises.
+        The CPU time of this process in milliseconds until the change is drawn, the kB that the process wrote, and the
+        promises.
     """
     home = Home(folder / f"window-{kind}")
     home.path.mkdir()
@@ -196,7 +197,7 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
     wait(lambda: model.seen.is_live and model._watch is not None and model._watch.is_watching.is_set())
     wait(is_copied)
-    # Wait until the delayed effects of starting to watch the calendar are over, because they must not be measured.
+    # Starting to watch the calendar has delayed effects, which must not be measured.
     time.sleep(2)
     wait(lambda: model._loading is None or model._loading.is_finished)
     begun = time.monotonic() + 3

@@ -4,8 +4,8 @@ The command is compared with a manual start of torchrun on the hosts. Both arms 
 manual start the code is already on the hosts, and one ssh per host starts torchrun concurrently. Promise: at
 most 0.55 times the duration of the manual start.
 
-If the hosts share few cores, as in a lab, importing torch alone takes longer than that. The promise is then at most
-1.15 times the duration of the imports of the script, started by ssh on all hosts concurrently.
+If the hosts share few cores, as in a lab, importing torch alone takes longer than this limit. The promise is then at
+most 1.15 times the duration of the imports of the script, started by ssh on all hosts concurrently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Benchmark of a trainer's failure on three hosts: the time until all other ranks have ended and training resumes.
+"""Benchmark of a trainer's failure on three hosts: the time until all other ranks have exited and training resumes.
 
-Promises: all other ranks have ended within 5 s, and the restart of the gang takes at most 0.5 times a first start. Both
-use a real DDP script. A first start is measured from the time at which the primary has received the run, so the
+Promises: all other ranks have exited within 5 s, and the restart of the gang takes at most 0.5 times a first start.
+Both use a real DDP script. A first start is measured from the time at which the primary received the run, so the
 desktop's work is not included; a restart is measured from the death of the trainer. Both measurements end when every
 rank has taken its first step. A restart uses spares. The first start does not use interpreters started early, because
 its run has a setup line. The hardest case for ending the other ranks is also measured: ranks that are not in a
@@ -63,10 +63,10 @@ time.sleep(600)
 
 
 def until_gone(team: Team) -> tuple[float, float]:
-    """Kills a trainer and waits until all others have ended.
+    """Kills a trainer and waits until all others have exited.
 
     Returns:
-        The time of the failure in seconds since 1970, and the seconds until all others had ended.
+        The time of the failure in seconds since 1970, and the seconds until all others had exited.
     """
     # The rank is the oldest process of the script on a host. Spares start later.
     *others, victim = [min(outside_pids(host, "script.py")) for host in team.lab.hosts]

@@ -22,7 +22,7 @@ COMPUTE_S = 0.1
 KILLS = 10
 EVERY_S = 60.0
 START_S = 45.0
-"""Time in seconds in which all groups must have started. The measurement begins afterwards."""
+"""Time in seconds within which all groups must have started. The measurement begins after this time."""
 GOODPUT = 0.88
 PAUSE_S = 1.0
 

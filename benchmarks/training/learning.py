@@ -1,4 +1,5 @@
-"""Benchmark of learning: the validation loss of DiLoCo, compared with data parallel training on as much text.
+"""Benchmark of learning: the validation loss of DiLoCo, compared with data-parallel training on the same amount of
+text.
 
 Every arm trains the script of `examples/text` on this computer with four worker groups: 2,000 steps of 4,096 characters
 in all groups together, from the same parameters and with the same text. The arms of a seed run one after the other.
@@ -43,7 +44,9 @@ LIMITS = (
 
 
 def train(desktop: Desktop, folder: Path, strategy: Mapping[str, Any], seed: int, windows: int = WINDOWS) -> float:
-    """Trains in four processes, and returns the chief's validation loss; after the last average all are equal."""
+    """Trains in four processes. Returns the chief's validation loss, which all processes share after the last
+    average.
+    """
     topology = {
         "version": 1,
         "name": "learning",

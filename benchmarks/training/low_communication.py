@@ -35,7 +35,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "diloco, int8": {"wire": "int8"},
     "diloco, streaming": {"fragments": 8, "overlap_steps": 1},
 }
-"""The settings of each arm beyond its `inner_steps`."""
+"""The settings of each arm in addition to its `inner_steps`."""
 
 
 def step_times(arms: Arms, strategy: dict[str, Any], steps: int, warm_up: int) -> list[float]:

@@ -1,7 +1,7 @@
 """Benchmark of the training roles: compared with plain DDP, the ring, theoretical bounds, and PyTorch's RPC servers.
 
-Every arm is a run that `torchyard run` launches on hosts of the lab. The cables are shaped if a result is compared with
-a bound. All hosts share the cores of this machine.
+Every arm is a run that `torchyard run` launches on hosts of the lab. The bandwidth of the hosts' cables is limited if a
+result is compared with a bound. All hosts share the cores of this machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Steps:
 
 
 class Arms:
-    """Launches the runs of the arms in a lab, and reads the measurements that the trainers have written."""
+    """Launches the runs of the arms in a lab, and reads the measurements that the trainers write."""
 
     def __init__(self, folder: Path, lab: Lab, setup: Sequence[str] = ()) -> None:
         """Prepares the launches.
@@ -251,7 +251,9 @@ def overlap(arms: Arms) -> list[Promise]:
 
 
 def overlap_with_python(arms: Arms) -> list[Promise]:
-    """Measures downpour with 118 ms of small torch operations and 10 MB to exchange, over unshaped cables."""
+    """Measures downpour with 118 ms of small torch operations and 10 MB to exchange, over cables without a bandwidth
+    limit.
+    """
     found = arms.run("overlapped.py", {"kind": "downpour", "worker_groups": 2}, {"worker": 2, "ps": 1})
     first = found["worker-0"]
     show("118 ms of small torch operations, 10 MB to exchange", first)

@@ -1,9 +1,9 @@
-"""Benchmark of a step's exchange on hosts with shaped cables: gloo's ring, reducers, and reducers with workers.
+"""Benchmark of a step's exchange over cables with limited bandwidth: gloo's ring, reducers, and reducers with workers.
 
     .venv/bin/python -m benchmarks.training.roles_exchange --workers 4 --reducers 4 --rate 200
 
-Every worker and reducer is a process on its own lab host, whose cable is shaped. All arms run alternately in one
-launch. A value is the duration of one exchange on the slowest worker; all workers begin at the same time.
+Every worker and reducer is a process on its own lab host, whose cable has a limited bandwidth. All arms run alternately
+in one launch. A value is the duration of one exchange on the slowest worker; all workers begin at the same time.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def measure(
             output, _ = processes[0].communicate(timeout=60 + 20 * rounds * len(arms))
         finally:
             for host in lab.hosts:
-                host.kill()  # When a host ends, its processes end, and their pipes are closed.
+                host.kill()  # Killing a host kills its processes, which closes their pipes.
             for process in processes:
                 process.communicate(timeout=30)
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]

@@ -4,7 +4,7 @@ The two sides of each ratio are measured in one run.
 
     .venv/bin/python -m benchmarks roles_sharded
 
-Two ranks on the loopback interface, under torchrun.
+Two ranks run under torchrun on the loopback interface.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     .venv/bin/python -m benchmarks slow_group
 
-There are four groups and two servers on loopback, in threads of one process, with `quorum: 3` and a model of 4 MB. A
-group sleeps instead of computing, so that a busy machine hardly affects the measurement. The value is the number of
-samples per second of all groups, divided by the sum of their own speeds without any exchange.
+There are four groups and two servers, which are threads of one process and communicate over loopback, with `quorum: 3`
+and a model of 4 MB. A group sleeps instead of computing, so that a busy machine hardly affects the measurement. The
+value is the number of samples per second of all groups, divided by the sum of their own speeds without any exchange.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def main() -> None:
     model, optimizer = cluster.distribute(model, optimizer)
     began = time.perf_counter()
     together = 0
-    # The script does not count its own steps, because a returned worker would then end later than the others.
+    # The script does not count its own steps, because a returned worker would then finish later than the others.
     for step, _ in enumerate(cluster.loader(torch.zeros(ENOUGH, 1), batch_size=1), start=1):
         optimizer.zero_grad()
         model().backward()
