@@ -20,7 +20,7 @@ LOOK_MS = 15_000
 
 
 class BookingReminder(QObject):
-    """Shows a reminder while a booking of the user that is in use is about to end, until the user dismisses it."""
+    """Shows a reminder while one of the user's bookings is in use and about to end, until the user dismisses it."""
 
     def __init__(
         self,

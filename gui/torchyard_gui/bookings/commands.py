@@ -157,7 +157,7 @@ class BookingCommands(QObject):
         self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
 
     def forget(self) -> None:
-        """Forgets all changes. Called when another calendar has been opened."""
+        """Forgets all changes. Called when another calendar is opened."""
         self._waiting.clear()
         self.history = ChangeHistory()  # An undo or redo in progress belongs to the old calendar's history.
         self.history_changed.emit()

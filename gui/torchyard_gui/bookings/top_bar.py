@@ -23,7 +23,7 @@ TITLE, TITLE_SHORT = 172, 128
 """Minimum width of the title in pixels, in the long and in the short form of the bar."""
 SPACING = 8
 FILTER, FILTER_SHORT = 18, 7
-"""Maximum number of characters of the chosen filter that are shown, in the long and in the short form of the bar."""
+"""Maximum number of shown characters of the chosen filter, in the long and in the short form of the bar."""
 SHORT_BELOW = 1130
 """Width of the bar in pixels below which it has its short form."""
 
@@ -33,7 +33,7 @@ class TopBar(QFrame):
 
     filter_changed = Signal(object)
     changed_form = Signal()
-    """Emitted when the bar has changed to its long or to its short form."""
+    """Emitted when the bar switches to its long or its short form."""
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__(parent)

@@ -102,7 +102,7 @@ class _Loaded:
 
 
 class BookingsModel(QObject):
-    """Model of the calendar of one user.
+    """Model of one user's calendar.
 
     `show` sets the days to load. `changed` is emitted when the state changes, including changes by other users.
     """
@@ -381,7 +381,7 @@ class BookingsModel(QObject):
             self._reload()
 
     def _failed(self, error: TorchyardError) -> None:
-        """Reports why a reload has failed, such as unreadable settings or missing rights, and schedules a retry."""
+        """Reports why a reload failed, such as unreadable settings or missing rights, and schedules a retry."""
         self.seen = replace(self.seen, is_live=False, why=error.sentence())
         self.has_loaded = self._all_anew = True
         self._retry.start()

@@ -142,8 +142,7 @@ class FleetModel(QObject):
 
         Args:
             booked: Description of the booking for each booked slot.
-            is_later: Whether the planned time begins later than now. In this case, the current use of GPUs does not
-                matter.
+            is_later: Whether the planned time begins later than now. If so, the current GPU use does not matter.
         """
         self._planned.set_booked(booked, is_later=is_later)
 
@@ -410,7 +409,7 @@ class FleetModel(QObject):
             self.host_changed.emit(name)
 
     def _drop_old_samples(self) -> None:
-        """Marks the use of GPUs as unknown on hosts whose last sample is too old."""
+        """Marks the GPU use as unknown on hosts whose last sample is too old."""
         oldest = time.monotonic() - SAMPLE_VALID_S
         for name, status in tuple(self._statuses.items()):
             if status.sample is not None and self._sampled_at.get(name, math.inf) <= oldest:
@@ -471,7 +470,7 @@ class FleetModel(QObject):
             fleet.use(inventory.hosts)
 
     def _kept(self, before: HostStatus | None, host: Host, facts: HostFacts) -> HostStatus:
-        """Returns the known status of a host, or an initial status if the host is new or its entry has been edited."""
+        """Returns the known status of a host, or an initial status if the host is new or its entry was edited."""
         if before is not None and before.host == host:
             return before
         return HostStatus.from_facts(host, facts, self._known.get(host.name, {}))

@@ -32,7 +32,7 @@ class HostAvailability(QObject):
         """Creates empty caches.
 
         Args:
-            history: Folder with the records of the runs that this computer has launched.
+            history: Folder with the records of the runs that were launched from this computer.
         """
         super().__init__(parent)
         self._history = History(history)
@@ -84,8 +84,7 @@ class HostAvailability(QObject):
 
         Args:
             booked: Description of the booking for each booked slot.
-            is_later: Whether the planned time begins later than now. In this case, the current use of GPUs does not
-                matter.
+            is_later: Whether the planned time begins later than now. If so, the current GPU use does not matter.
         """
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later
@@ -102,7 +101,7 @@ class HostAvailability(QObject):
         return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_bookings=booked) if booked else facts
 
     def _name_of(self, run_id: str) -> str:
-        """Returns the name of a run that this computer has launched, or "" for any other run."""
+        """Returns the name of a run that was launched from this computer, or "" for any other run."""
         if run_id not in self._own_runs and (record := self._history.load(run_id)) is not None:
             self._own_runs[run_id] = record.name
         return self._own_runs.get(run_id, "")

@@ -80,7 +80,7 @@ class HostStatus:
 
     @classmethod
     def from_facts(cls, host: Host, facts: HostFacts, found: Facts) -> HostStatus:
-        """Returns the status before the first check, with the facts that an earlier session has recorded."""
+        """Returns the status before the first check, with the facts that an earlier session recorded."""
         known = found if facts.checked else {}
         return cls(host, facts, known, since=checked_at(known))
 

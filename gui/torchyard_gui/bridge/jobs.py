@@ -1,8 +1,8 @@
 """Background work with results on the GUI thread.
 
 Work runs on threads that the program does not join when it exits (`torchyard_core.background_thread`). Results, errors
-and progress arrive on the GUI thread through a queued signal, and never after the window has been closed. Therefore, a
-login that hangs neither delays the exit nor leads to calls to deleted widgets.
+and progress arrive on the GUI thread through a queued signal, and never after the window is closed. Therefore, a login
+that hangs neither delays the exit nor leads to calls to deleted widgets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Call = Callable[[], None]
 
 
 class Cancelled(Exception):
-    """Raised by `Job.checkpoint` if the job has been cancelled."""
+    """Raised by `Job.checkpoint` if the job was cancelled."""
 
 
 class Job:

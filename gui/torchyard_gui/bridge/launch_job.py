@@ -35,13 +35,13 @@ class LaunchJob(QObject):
     asked = Signal(object)
     """Emitted with a Confirmation. The launch waits until `answer` or `cancel` is called."""
     started = Signal(str)
-    """Emitted with the ID of the run when it has started."""
+    """Emitted with the ID of the run once it has started."""
     failed = Signal(object)
-    """Emitted with a TorchyardError. Nothing is left on the hosts, except if the code is `start_unknown`: in this case,
+    """Emitted with a TorchyardError. Nothing is left on the hosts, unless the code is `start_unknown`, which means that
     the run may have started.
     """
     cancelled = Signal()
-    """Emitted when the launch has been cancelled and nothing is left on the hosts."""
+    """Emitted once the launch is cancelled and nothing is left on the hosts."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class WaitingQuestion:
         return self._answered.is_set()
 
     def answer(self, text: str | None) -> None:
-        """Sets the answer, or None if the user has declined. Only the first call has an effect."""
+        """Sets the answer, or None if the user declined. Only the first call has an effect."""
         with self._lock:
             if not self._answered.is_set():
                 self._answer = text
@@ -89,7 +89,7 @@ class LoginQuestions(QObject):
         """Waits for the user's answer and returns it. Called on the thread of the login.
 
         Returns:
-            The answer, or None if the user has declined to answer, questions are suppressed, or the window was closed.
+            The answer, or None if the user declined to answer, questions are suppressed, or the window was closed.
         """
         with self._turn:
             waiting = WaitingQuestion(question)

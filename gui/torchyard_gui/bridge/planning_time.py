@@ -30,7 +30,7 @@ class PlanningTime(QObject):
     changed = Signal()
     """Emitted when the planned time, or a booking that overlaps it, has changed."""
     chosen = Signal(object)
-    """Emitted with the PlannedTime that the user has chosen."""
+    """Emitted with the PlannedTime that the user chose."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ def section_summary(
     states: Mapping[str, ReplicaLiveState] | None,
     edges: int,
 ) -> str:
-    """Returns the summary of a section of racks, such as `120 of 128 GPUs used · 96 edges out`."""
+    """Returns a rack section's summary, such as `120 of 128 GPUs used · 96 edges out`."""
     count = len(racks)
     parts = []
     total = sum(len(rack.layout.slots) for rack in racks)

@@ -29,7 +29,7 @@ class Minimap(QWidget):
     centre_asked = Signal(QPointF)
     """Emitted with the point of the scene that should be in the middle of the view."""
     left = Signal()
-    """Emitted when the user has pressed Esc."""
+    """Emitted when the user presses Esc."""
     shown_changed = Signal(bool)
 
     def __init__(self, view: QGraphicsView, scene: TopologyScene):
@@ -55,7 +55,7 @@ class Minimap(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Shows or hides the map, and updates it after a change of the scene or of its visible part."""
+        """Shows or hides the map, and updates it after the scene or its visible part has changed."""
         content = self._scene.content_rect()
         shown = self._wanted
         if shown is None:

@@ -44,7 +44,7 @@ def hatching(token: str) -> QBrush:
 
 @cache
 def mixed(one: str, other: str, part: float) -> QColor:
-    """Returns a mixture of the colours of two tokens; `part`, from 0 to 1, is the fraction of the second one."""
+    """Returns a mixture of two tokens' colours; `part`, from 0 to 1, is the fraction of the second colour."""
     return mixed_colors(theme().color(one), theme().color(other), part)
 
 

@@ -77,7 +77,7 @@ class TopologyScene(QGraphicsScene):
         self.exchange = ExchangeFacts()
         """The known facts about the exchange, which take effect with the next `show_plan`."""
         self._loads: dict[str, float] = {}
-        """Data per step on each host's link, in multiples of the size of the gradients."""
+        """Data per step on each host's link, in multiples of the gradients' size."""
         self._leaving: Counter[str] = Counter()
         """Number of edges between each section and the others."""
         self._zoom = 1.0
@@ -325,7 +325,9 @@ class TopologyScene(QGraphicsScene):
     # Points and rectangles in the following methods are in scene coordinates.
 
     def rect_of(self, name: str) -> QRectF:
-        """Returns the rectangle of the first piece of a replica's chip; it is empty if the chip is not drawn."""
+        """Returns the rectangle of the first piece of a replica's chip. The rectangle is empty if the chip is not
+        drawn.
+        """
         return self._racks.rect_of(name)
 
     def rect_of_rack(self, host: str) -> QRectF:

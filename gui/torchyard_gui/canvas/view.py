@@ -81,7 +81,7 @@ class CanvasView(ZoomView):
     machine_dropped = Signal(str, list)
     """Emitted with a machine type and the replicas to whose pools it should be applied."""
     activated = Signal(str)
-    """Emitted with a replica on which the user has double-clicked or pressed Enter."""
+    """Emitted with a replica on which the user double-clicked or pressed Enter."""
     delete_requested = Signal(list)
     context_requested = Signal(QPoint)
     """Emitted with the screen position at which a menu for the selection should open."""

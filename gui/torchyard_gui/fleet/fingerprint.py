@@ -1,4 +1,4 @@
-"""Shows the fingerprint of a host key, monospaced, unclipped, and selectable without line breaks."""
+"""Shows a host key's fingerprint as monospaced, unclipped text that can be copied without line breaks."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class AddHostDialog(HostForm):
 class EditHostsDialog(HostForm):
     """Dialog that changes one or several hosts in the fleet file.
 
-    If there are several hosts, only the fields that the user has edited are written.
+    If there are several hosts, only the fields that the user edited are written.
     """
 
     changed = Signal(object)

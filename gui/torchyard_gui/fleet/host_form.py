@@ -74,7 +74,7 @@ class HostForm(QDialog):
         return {**texts, "transport": str(self.transport.currentData() or "")}
 
     def edited(self, key: str) -> None:
-        """Validates the fields after the user has edited one of them."""
+        """Validates the fields after the user edits one of them."""
         self._touched.add(key)
         self.notice.clear()
         self.show_problems(self.problems())

@@ -113,7 +113,7 @@ class FleetPage(QWidget):
         self._open(dialog)
 
     def trust(self, *names: str) -> None:
-        """Shows the keys of hosts or of their bastions, and lets the user trust them."""
+        """Shows the keys of hosts or their bastions, and lets the user trust them."""
         dialog: HostKeyDialog | HostKeyListDialog
         if len(names) == 1:
             dialog = HostKeyDialog(self.model, names[0], self)

@@ -14,7 +14,7 @@ from torchyard_core.next_steps import Advice
 ORDER = {spec.name: position for position, spec in enumerate(CHECKLIST)}
 """The order of the rows. A check that is not in this table gets its own row before `sending`."""
 STEPS = {"reaching": "host"} | {step: step for step in ("looking", "sending", "preparing", "starting")}
-"""The row of each step of a launch, by the name of the step in progress reports."""
+"""The row of each launch step, by the step's name in progress reports."""
 OF_TOPOLOGY = ("topology_problems", "secret_missing")
 """Error codes about the topology file."""
 OF_CALENDAR = ("booked", "conflict", "not_in_booking", "store_away")
@@ -94,8 +94,8 @@ class Checklist:
     def fail(self, host: str, message: str, advice: Advice, code: str) -> Row:
         """Adds an error that does not belong to any check, and returns its row.
 
-        Errors about the calendar and an unknown start have fixed rows. Other errors are added to the row of the current
-        step or, between steps, to the row of the topology or of the hosts.
+        Errors about the calendar and an unknown start have fixed rows. Other errors are added to the current step's row
+        or, between steps, to the row of the topology or the hosts.
         """
         under_way = [row for row in self.rows.values() if row.is_running]
         name = "topology" if code in OF_TOPOLOGY else "host"

@@ -178,7 +178,7 @@ def moment_in_words(moment: TimelineEvent) -> str:
 
 
 def moment_mark(moment: TimelineEvent) -> str:
-    """Returns the name of the mark of a timeline event."""
+    """Returns the name of a timeline event's mark."""
     if moment.kind == "run":
         return mark_of(moment.state)
     return {

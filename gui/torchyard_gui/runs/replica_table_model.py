@@ -100,7 +100,7 @@ class ReplicaTableModel(QAbstractTableModel):
         self.set_feed(self.feed)
 
     def place_of(self, row: int) -> tuple[int, bool]:
-        """Returns the position of a row's group (0 without groups) and whether the row is the heading of the group."""
+        """Returns the position of a row's group (0 without groups) and whether the row is the group's heading."""
         if row >= len(self._tracks):
             return row - len(self._tracks), True
         return self._group_of.get(self._tracks[row].name, 0), False

@@ -75,7 +75,7 @@ class RestartFlow(QObject):
     """Performs at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
 
     run_started = Signal(str)
-    """Emitted with the ID of the new run when it has started."""
+    """Emitted with the ID of the new run once it has started."""
     launch_over = Signal(bool)
     """Emitted when the restart has ended, with True if there is a new run or may be one."""
 

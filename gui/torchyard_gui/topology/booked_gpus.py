@@ -25,8 +25,8 @@ def design_states(
 ) -> dict[str, HostLiveState]:
     """Returns what each host shows in an edited topology.
 
-    Each host has the mark of its state, as on the Fleet page. If GPUs are booked, slots show who has booked them, and
-    the header of a host that the topology does not use has a note.
+    Each host has the mark of its state, as on the Fleet page. If GPUs are booked, slots show who booked them, and the
+    header of a host that the topology does not use has a note.
     """
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}
@@ -66,7 +66,7 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:
-    """Returns a note such as `4 of 4 booked by others`, or the user who has booked a host without GPUs.
+    """Returns a note such as `4 of 4 booked by others`, or the user who booked a host without GPUs.
 
     Returns "" if nothing is booked.
     """

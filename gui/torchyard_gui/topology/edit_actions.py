@@ -90,7 +90,7 @@ class EditActions(QObject):
         return made
 
     def of_selection(self) -> list[QAction]:
-        """Returns the actions of the context menu of the canvas for selected replicas."""
+        """Returns the actions of the canvas's context menu for selected replicas."""
         return [self.cut, self.copy, self.paste, self.duplicate, self.delete, self.unpin]
 
     def refresh(self) -> None:

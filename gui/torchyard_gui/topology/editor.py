@@ -31,7 +31,7 @@ MOST_STEPS = 2000
 
 
 class Editor(QObject):
-    """Edits one document. A method that may refuse an edit returns the reason for the refusal, or "" if it has made the
+    """Edits one document. A method that may refuse an edit returns the reason for the refusal, or "" if it made the
     edit.
     """
 
@@ -58,7 +58,7 @@ class Editor(QObject):
     def holds_design(self) -> bool:
         """Whether there is a topology to edit.
 
-        If an invalid file has been opened, there is none until the user has corrected the text.
+        After an invalid file was opened, there is none until the user corrects the text.
         """
         return not self.document.problems or bool(self.value.pools)
 
@@ -179,7 +179,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: with_machine(value, positions, name))
 
     def machine_effect(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
-        """Returns a description of the effect of a machine type on pools, and whether the type is applicable."""
+        """Returns a description of a machine type's effect on pools, and whether the type is applicable."""
         pools = [self.value.pools[at].name for at in edits.pools_of(self.value, replicas)]
         if not pools:
             return self.tr(

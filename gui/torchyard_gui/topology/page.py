@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 YAML_WIDTH = 420
 SHOWN_PROBLEMS = 4
-"""Maximum number of problems of an invalid file that the canvas shows."""
+"""If a file is invalid, the canvas shows at most this many of its problems."""
 
 
 class PageSettings(RecentFiles, Protocol):

@@ -1,4 +1,4 @@
-"""The undo command, which holds the document's state before and after an edit of the value or of the text."""
+"""The undo command, which holds the document's state before and after an edit of the value or the text."""
 
 from __future__ import annotations
 

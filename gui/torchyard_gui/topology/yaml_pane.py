@@ -71,7 +71,7 @@ class YamlPane(QWidget):
             self.apply()
 
     def forget(self) -> None:
-        """Discards the text that the user has typed, because another document has been opened."""
+        """Discards the text that the user has typed, because another document was opened."""
         self._typing.stop()
 
     def show_text(self, problems: Iterable[Problem]) -> None:

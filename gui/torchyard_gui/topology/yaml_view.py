@@ -38,7 +38,7 @@ class YamlView(QPlainTextEdit):
     undo_wanted = Signal()
     redo_wanted = Signal()
     left = Signal()
-    """Emitted when the user has pressed Esc or Shift+Tab."""
+    """Emitted when the user presses Esc or Shift+Tab."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)

@@ -27,8 +27,8 @@ def draw_elided(
     """Paints a line, vertically centred and shortened to the width of `rect`. Returns the width of the painted text.
 
     Args:
-        font: Role of a font of the theme.
-        ink: Token of the colour.
+        font: Role of a theme font.
+        ink: Colour token.
     """
     if font:
         painter.setFont(theme().font(font))

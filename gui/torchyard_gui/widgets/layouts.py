@@ -9,7 +9,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, Qt
 from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QLayout, QMenu, QSplitter, QVBoxLayout, QWidget
 
 Part = QWidget | QLayout | int | None
-"""A part of a box: a widget, a layout, a space of a number of pixels, or None for a space that stretches."""
+"""A part of a box: a widget, a layout, a space given in pixels, or None for a space that stretches."""
 Margins = tuple[int, int, int, int]
 """The left, top, right and bottom margins."""
 FLUSH: Margins = (0, 0, 0, 0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CloseConfirmation(QObject):
-    """Delays closing the window until the launch in progress has ended."""
+    """Delays closing the window until the launch in progress ends."""
 
     def __init__(self, window: MainWindow, launching: LaunchPanel | RestartFlow, show: Callable[[], object]) -> None:
         """Connects the confirmation to the window.
@@ -73,7 +73,7 @@ class CloseConfirmation(QObject):
         self._launching.cancel()
 
     def _launch_over(self, has_started: bool) -> None:
-        """Called when the launch has ended. Closes the window if the user has confirmed this and no run has started."""
+        """Called when the launch has ended. Closes the window if the user confirmed closing and no run has started."""
         if self._question is not None:
             self._question.reject()
         closing, self._is_closing = self._is_closing, False

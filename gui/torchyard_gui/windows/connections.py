@@ -376,7 +376,7 @@ class WindowConnections(QObject):
         cast("BookingsPage", self.window.show_page("bookings")).show_booking(booking_id)
 
     def _trust(self, host: str) -> None:
-        """Shows the key of a host over the current page.
+        """Shows a host's key over the current page.
 
         A launch that waits for this key continues once it is trusted.
         """

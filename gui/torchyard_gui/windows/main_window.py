@@ -58,7 +58,7 @@ class MainWindow(QMainWindow):
     settings_wanted = Signal()
     closed = Signal()
     step_wanted = Signal(object)
-    """Emitted with the NextStep whose button the user has pressed."""
+    """Emitted with the NextStep whose button the user pressed."""
 
     def __init__(self, settings: WindowSettings) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class MainWindow(QMainWindow):
         """Adds a page to the navigation rail.
 
         Args:
-            make: Creates the page. It is called when the page is first needed, or soon after the program has started.
+            make: Creates the page. It is called when the page is first needed, or soon after the program starts.
         """
         frame = PageFrame()
         self._places[key] = _Place(title, make, frame)

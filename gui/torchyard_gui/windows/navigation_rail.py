@@ -11,7 +11,7 @@ from torchyard_gui.widgets.layouts import vbox
 
 
 class NavigationRail(QFrame):
-    """Rail that emits the number of the page that the user chooses, counted from 0. The window then shows the page."""
+    """Rail that emits the index of the page that the user chooses. The window then shows the page."""
 
     chosen = Signal(int)
     menu_wanted = Signal(QPoint)

@@ -38,7 +38,7 @@ class _SettingRow(QWidget):
     """One setting: its name, its field with a note or a problem, and a button that restores the default."""
 
     changed = Signal(str)
-    """Emitted with a valid value that the user has entered; "" stands for the default."""
+    """Emitted with a valid value that the user entered; "" stands for the default."""
 
     def __init__(self, setting: Setting, problem_of: Callable[[str], str]) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class SettingsDialog(QDialog):
     """Emitted when the user wants to open the dialog to join or leave a team's calendar."""
     hosts_wanted = Signal()
     mode_wanted = Signal(str)
-    """Emitted with the theme that the user has chosen: system, light or dark."""
+    """Emitted with the theme that the user chose: system, light or dark."""
 
     def __init__(self, model: SettingsModel, parent: QWidget | None = None):
         super().__init__(parent)

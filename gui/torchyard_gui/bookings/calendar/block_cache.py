@@ -1,4 +1,4 @@
-"""Cache of the rounded corners of blocks.
+"""Cache of rounded block corners.
 
 `drawRoundedRect` takes 0.2 ms, and a calendar draws thousands of blocks. The corners are therefore drawn once for each
 appearance of a block and then copied. The remaining area of a block is filled.

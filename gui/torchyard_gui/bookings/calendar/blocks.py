@@ -72,12 +72,12 @@ def hue_of(person: str) -> int:
 
 
 def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
-    """Returns the number of booked slots of a folded host over time, as (interval, count).
+    """Returns how many slots of a folded host are booked over time, as (interval, count).
 
     Intervals in which no slot is booked are left out.
 
     Args:
-        booked: The booked intervals of all slots of the host.
+        booked: The booked intervals of all of the host's slots.
     """
     changes: dict[datetime, int] = defaultdict(int)
     for interval in booked:

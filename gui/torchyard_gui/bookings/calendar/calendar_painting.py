@@ -76,7 +76,7 @@ class CalendarPainter:
 
 
 class SnapshotCache:
-    """Cache of the painted viewport. `forget` must be called whenever something that is painted has changed.
+    """Cache of the painted viewport. `forget` must be called whenever something that is painted changes.
 
     The viewport is looked up on each use, because the Python wrapper of a viewport that Qt created can become invalid.
     """

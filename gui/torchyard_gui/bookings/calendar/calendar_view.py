@@ -67,7 +67,7 @@ class CalendarView(CalendarGeometry):
     step_wanted = Signal(int)
     """Emitted with 1 if the user wants to see the next days, and with -1 for the previous days."""
     fit_pressed = Signal(int)
-    """Emitted with the index of the proposed booking that a click or an arrow key has selected."""
+    """Emitted with the index of the proposed booking that a click or an arrow key selected."""
     fit_wanted = Signal(int)
     """Emitted with the index of the proposed booking that the user wants to book."""
     context_requested = Signal(QPoint)
@@ -334,7 +334,7 @@ class CalendarView(CalendarGeometry):
     def tooltip_at(self, position: QPoint) -> str:
         """Returns the tool tip at a position, or "" if there is none.
 
-        It contains the time zone, the details of a booking, the use of a GPU without a booking, or the name of a host.
+        It contains the time zone, the details of a booking, a GPU's use without a booking, or a host's name.
         """
         if position.y() < M.days_header:
             return self.tr("Times are in {zone}").format(zone=self.axis.zone)

@@ -24,7 +24,7 @@ class Cursor:
         return range(min(self.anchor, self.lane), max(self.anchor, self.lane) + 1)
 
     def moved(self, lanes: int, steps: int, count: int) -> Cursor:
-        """Returns a cursor of the same length that has been moved by a number of lanes or steps.
+        """Returns a cursor of the same length that is moved by a number of lanes or steps.
 
         If it moves to another lane, it covers only that lane.
         """

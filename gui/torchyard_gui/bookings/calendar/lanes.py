@@ -75,7 +75,7 @@ class Lanes:
         return next((lane for lane in self.lanes if lane.top >= row.top), self.lanes[-1])
 
     def number_of(self, slot_id: str) -> int:
-        """Returns the index of the lane of a slot, or -1."""
+        """Returns the index of a slot's lane, or -1."""
         row = self.lane_of.get(slot_id)
         return -1 if row is None else self.lanes.index(row)
 

@@ -177,8 +177,8 @@ class Gutters:
         """Yields each free port of a rack.
 
         Yields:
-            A pair of the first node outside the rack and the outward direction, and a pair of the cost of the path to
-                that node, including the cost of the port, and the port.
+            Two pairs: the first node outside the rack with the outward direction, and the cost of the path to that
+                node, including the port's cost, with the port.
         """
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):

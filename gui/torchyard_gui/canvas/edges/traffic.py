@@ -160,7 +160,7 @@ def _pairs(traffic: Traffic, pattern: Pattern, host_of: Mapping[str, str]) -> tu
 
 
 def _label(strategy: Strategy) -> tuple[str, ...]:
-    """Returns the parts of the label of the edges, such as how often the replicas push and pull."""
+    """Returns the parts of the edge label, such as how often the replicas push and pull."""
     return tuple(
         translate("Canvas", template).format(steps=getattr(strategy, key))
         for template, key in spec_of(strategy.kind).edge_labels

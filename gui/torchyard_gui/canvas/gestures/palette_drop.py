@@ -74,8 +74,8 @@ MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
 class DropMachine(Gesture):
     """Drags a machine type.
 
-    A drop on a replica applies the machine type to the pool of the replica. A drop on a rack applies it to the pools of
-    all replicas of the host.
+    A drop on a replica applies the machine type to the replica's pool. A drop on a rack applies it to the pools of all
+    replicas on the host.
 
     If the replica is one of several selected replicas, or if there is no rack at the pointer, the machine type is
     applied to the pools of all selected replicas.

@@ -42,7 +42,7 @@ class ChipState:
     focused: bool = False
     """Whether the chip has the keyboard focus, which is shown by a different ring than the selection."""
     lifted: bool = False
-    """Whether the chip is being dragged. In this case, the preview at the pointer shows it."""
+    """Whether the chip is being dragged. If so, the preview at the pointer shows it."""
     problem: str = ""
     moved: bool = False
     """Whether the planner has just moved the replica."""

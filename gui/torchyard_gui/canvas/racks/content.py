@@ -35,7 +35,7 @@ class ChipContent:
     group: int | None = None
     """Number of the replica's worker or server group; None if it is not placed or in no group."""
     by_group: bool = False
-    """Whether the chip is in the frame of its group. In this case, it shows its host."""
+    """Whether the chip is in the frame of its group. If so, it shows its host."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class RackContent:
 def racks_of(
     plan: Plan, hosts: Sequence[HostFacts], also: Collection[str] = (), groups: Sequence[Group] = ()
 ) -> tuple[RackContent, ...]:
-    """Returns the contents of the racks of hosts with placed or pinned replicas and of the hosts in `also`.
+    """Returns the rack contents for hosts with placed or pinned replicas and for the hosts in `also`.
 
     The racks are in the order of the fleet, so that moving a chip does not move racks.
 
@@ -102,7 +102,7 @@ def racks_of(
 
 
 def frames_of(plan: Plan, groups: Sequence[ReplicaGroup]) -> tuple[RackContent, ...]:
-    """Returns the contents of the frames of groups. All frames are equally wide."""
+    """Returns the contents of the group frames. All frames are equally wide."""
     across = group_columns(max((len(group.members) for group in groups), default=1))
     planned = {replica.name: replica for replica in plan.replicas}
     frames = []

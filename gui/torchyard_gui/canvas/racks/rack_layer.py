@@ -126,7 +126,7 @@ class RackLayer(Mapping[str, RackItem]):
         return self._items.get(self._key_of.get(name, "?"))
 
     def rect_of(self, name: str) -> QRectF:
-        """Returns the box of the first piece of a replica's chip; it is empty if the chip is not drawn."""
+        """Returns the box of the first piece of a replica's chip. The box is empty if the chip is not drawn."""
         item = self.holder_of(name)
         boxes = item.pieces(name) if item is not None else ()
         return QRectF(*boxes[0]).translated(item.pos()) if item is not None and boxes else QRectF()

@@ -17,7 +17,7 @@ GAP = 9.0
 ASCENT, DESCENT, PAD = 13.0, 4.0, 3.0
 """How far the background extends above, below and beside the baseline of the text, in screen pixels."""
 OVER_EDGES = 1.5
-"""The Z value of headings, which is above that of the layer of edges."""
+"""The Z value of headings, which is above that of the edge layer."""
 
 
 class SectionHeading(QGraphicsRectItem):

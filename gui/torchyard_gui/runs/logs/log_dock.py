@@ -73,7 +73,7 @@ class LogDock(QWidget):
         self.view.search_ended.connect(self._searched)
         self.view.matches_counted.connect(self._say_matches)
         self._was_found: bool | None = None
-        """Whether the last search found a match; None until it has ended."""
+        """Whether the last search found a match; None until the search ends."""
         self.view.last_line_changed.connect(self._last.setText)
         self.view.log_wanted.connect(self._show_one)
 
@@ -115,7 +115,8 @@ class LogDock(QWidget):
     def refresh(self) -> None:
         """Updates the replicas in the choice of logs.
 
-        Unless the user has chosen a log, the log of the first failed replica or else of the first replica is shown.
+        Unless the user chose a log, shows the log of the first failed replica or, if none has failed, of the first
+        replica.
         """
         if self._run_feed is None:
             return
@@ -186,7 +187,7 @@ class LogDock(QWidget):
         self._by_user = True
 
     def _show_one(self, log: str) -> None:
-        """Shows only the logs of the replica to which `log`, the name of a log, belongs."""
+        """Shows only the logs of the replica to which the log named `log` belongs."""
         self.show_replica(log.partition(".")[0])
 
     def _wanted(self) -> list[Log]:

@@ -85,7 +85,7 @@ class MergedLog:
         return (self._logs[number].times.time(offset), number, offset)
 
     def offset(self, number: int, place: Place) -> int:
-        """Returns the offset of the first byte of a log at or after a place."""
+        """Returns the offset of the first byte at or after a place in a log."""
         when, whose, at = place
         log = self._logs[number]
         if number == whose:
@@ -94,7 +94,7 @@ class MergedLog:
         return log.pieces.size if found is None else min(found, log.pieces.size)
 
     def line_from(self, number: int, place: Place) -> int:
-        """Returns the offset of the first line of a log at or after a place.
+        """Returns the offset of the first line at or after a place in a log.
 
         If the page in which the line begins is not loaded, returns the offset of a byte within the line.
         """
@@ -196,7 +196,7 @@ class MergedLog:
         return (-when, -number, -begin)
 
     def _first(self, number: int, place: Place) -> int | None:
-        """Returns the offset of the first line of a log at or after a place, or None if there is none."""
+        """Returns the offset of the first line at or after a place in a log, or None if there is none."""
         pieces, offset = self._logs[number].pieces, self.offset(number, place)
         if offset >= pieces.size:
             return None
@@ -208,7 +208,7 @@ class MergedLog:
         return begin if begin < pieces.size else None
 
     def _last(self, number: int, place: Place) -> int | None:
-        """Returns the offset of the last line of a log before a place, or None if there is none."""
+        """Returns the offset of the last line before a place in a log, or None if there is none."""
         first = self._first(number, place)
         pieces = self._logs[number].pieces
         end = pieces.size if first is None else first

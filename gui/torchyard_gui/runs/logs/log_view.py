@@ -59,7 +59,7 @@ class LogView(QAbstractScrollArea):
         self._selected: tuple[Place, Place] | None = None
         """(anchor, other end) as places of lines."""
         self._later: Callable[[], None] | None = None
-        """A scroll operation to repeat once a missing page has been loaded."""
+        """A scroll operation to repeat once a missing page is loaded."""
         self._soon = QTimer(self, singleShot=True)
         self._soon.timeout.connect(self._go_on)
         self.setFrameShape(self.Shape.NoFrame)
@@ -114,7 +114,7 @@ class LogView(QAbstractScrollArea):
 
     @property
     def shown_names(self) -> list[str]:
-        """Names of the logs of the visible lines."""
+        """Names of the logs to which the visible lines belong."""
         return [line.name for line in self._lines]
 
     def search(self, text: str, *, backwards: bool) -> None:
@@ -245,7 +245,7 @@ class LogView(QAbstractScrollArea):
             painter.drawText(rect, Qt.AlignmentFlag.AlignCenter, "…" if self._log.size else empty)
 
     def _names_width(self) -> int:
-        """Returns the width of the column of names, which is 0 for a single log."""
+        """Returns the width of the name column, which is 0 for a single log."""
         return MARGIN + GAP + max(map(width_of, self._log.names)) if len(self._log) > 1 else 0
 
     def _want(self, place: Place) -> None:

@@ -46,7 +46,7 @@ class MissingPage(Exception):
 
 
 class PagedLog:
-    """Cache of the loaded blocks of a log. The least recently used blocks are discarded."""
+    """Cache of a log's loaded blocks. The least recently used blocks are discarded."""
 
     def __init__(self, kept: int | None = None) -> None:
         """Creates an empty cache.

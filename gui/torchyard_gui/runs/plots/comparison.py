@@ -36,7 +36,7 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 MOST_RUNS = FEEDS
 """Maximum number of runs, which is also the number of feeds that the model keeps open."""
 EVERY_MS = 500
-"""Minimum interval in milliseconds between two updates of the curves of live runs."""
+"""Minimum interval in milliseconds between two updates of live runs' curves."""
 KINDS = ("loss", "throughput")
 MOST_OWN = 2
 """Maximum number of plots for metrics that scripts define."""

@@ -72,7 +72,7 @@ def tr(text: str) -> str:
 
 
 def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor) -> None:
-    """Offers to restore the latest unsaved work. When the user has decided, offers the next older one."""
+    """Offers to restore the latest unsaved work. Once the user decides, offers the next older one."""
     work = next(iter(autosave.unsaved_work()), None)
     if work is None:
         return

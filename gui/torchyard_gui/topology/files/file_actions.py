@@ -204,7 +204,9 @@ class FileActions(QObject):
             self._notices.clear("read-only")
 
     def guard(self, then: Callable[[], object]) -> None:
-        """Calls `then` immediately if there are no unsaved changes, else after the user has saved or discarded them."""
+        """Calls `then` immediately if there are no unsaved changes, otherwise once the user has saved or discarded
+        them.
+        """
         self._editor.settle()
         if not self._document.is_modified:
             then()

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 class ImportExport(QObject):
-    """Actions for import and export. The open document is replaced only after an import has been read completely."""
+    """Actions for import and export. The open document is replaced only after an imported document has been read
+    completely.
+    """
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class Group(QWidget):
             row.set_problem(self._problems.get(key, ""))
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Shows problems by key. If the input for a key has been refused, the message about this stays."""
+        """Shows problems by key. If the input for a key was refused, the message about the refusal stays."""
         self._problems = problems
         for key, row in self.rows.items():
             if key not in self._refused:

@@ -48,7 +48,7 @@ class ElidedLine(QLineEdit):
     """
 
     taken_at_end = 0
-    """Width in pixels that a button takes at the end of the field."""
+    """Width in pixels that a button occupies at the end of the field."""
 
     @property
     def shown_text(self) -> str:
