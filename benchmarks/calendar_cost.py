@@ -234,7 +234,7 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
 
 def bytes_written() -> int:
-    """Returns the number of bytes that this process has written to files and sockets by system calls."""
+    """Returns the number of bytes that this process wrote to files and sockets by system calls."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 

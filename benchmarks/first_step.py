@@ -5,7 +5,7 @@ manual start the code is already on the hosts, and one ssh per host starts torch
 most 0.55 times the duration of the manual start.
 
 If the hosts share few cores, as in a lab, importing torch alone takes longer than this limit. The promise is then at
-most 1.15 times the duration of the imports of the script, started by ssh on all hosts concurrently.
+most 1.15 times the duration of the script's imports, started by ssh on all hosts concurrently.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def main() -> list[Promise]:
         with Fleet([host], place / "known_hosts", place / "facts.json") as fleet:
             link = fleet.link("here")
             pid = int(link.hello["pid"])
-            link.call("run.list")  # The daemon imports most of its modules only after a desktop has connected.
+            link.call("run.list")  # The daemon imports most of its modules only once a desktop connects.
             time.sleep(6)  # The daemon compiles its bytecode once, in the background.
             begin = cpu_s(pid)
             time.sleep(WATCH_S)

@@ -1,4 +1,4 @@
-"""Benchmark of the placement of 1,000 replicas on 256 hosts with 8 GPUs each. Promise: at most 0.5 s.
+"""Benchmark of placing 1,000 replicas on 256 hosts with 8 GPUs each. Promise: at most 0.5 s.
 
 The four cases are: packed; spread; with constraints on models, CPUs, memory and labels; and replicas with eight GPUs.
 Not all replicas fit in the last two cases, so these include the search for the reasons.

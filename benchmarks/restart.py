@@ -2,7 +2,7 @@
 
 Promises: all other ranks have exited within 5 s, and the restart of the gang takes at most 0.5 times a first start.
 Both use a real DDP script. A first start is measured from the time at which the primary received the run, so the
-desktop's work is not included; a restart is measured from the death of the trainer. Both measurements end when every
+desktop's work is not included; a restart is measured from the death of the trainer. Both measurements end once every
 rank has taken its first step. A restart uses spares. The first start does not use interpreters started early, because
 its run has a setup line. The hardest case for ending the other ranks is also measured: ranks that are not in a
 collective call and ignore SIGTERM.

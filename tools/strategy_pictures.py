@@ -62,7 +62,7 @@ class Picture:
         """Draws an arrow.
 
         Args:
-            bend: Offset of the middle of the arrow to the left of the straight line.
+            bend: Offset of the arrow's middle to the left of the straight line.
         """
         (x1, y1), (x2, y2) = start, end
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5

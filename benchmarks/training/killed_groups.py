@@ -41,7 +41,7 @@ def goodput(times: list[list[float]], killed: list[tuple[int, float]], began: fl
     """Returns the goodput.
 
     Args:
-        times: The times of the steps of each process.
+        times: The step times of each process.
     """
     own = statistics.median(after - before for each in times for before, after in pairwise(each))
     done = sum(began <= step < until for each in times for step in each)

@@ -5,8 +5,8 @@
 Each of two workers on loopback is one process, which trains two copies of a model. Blocks of steps alternate A B B A
 between the two kinds of exchange, so that the load of the machine affects both. A value is the mean time of a step in a
 block, and neighbouring blocks are compared: step times vary by a fifth, so a difference of 2% would be invisible in the
-medians of a few steps. Then one worker is killed, and the time until the other has taken its next step is measured from
-the announcement of the new membership, which a keeper sends when it detects the loss.
+medians of a few steps. Then one worker is killed, and the time until the other takes its next step is measured from the
+announcement of the new membership, which a keeper sends when it detects the loss.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ ARMS: dict[str, dict[str, Any]] = {
 
 
 def step_times(arms: Arms, strategy: dict[str, Any], steps: int, warm_up: int) -> list[float]:
-    """Returns the mean time of a step of each worker, in seconds."""
+    """Returns each worker's mean step time in seconds."""
     sizes = ("--megabytes", MEGABYTES, "--compute", COMPUTE_S, "--steps", steps, "--warm-up", warm_up)
     found = arms.run("steps.py", strategy, {"worker": WORKERS}, *sizes)
     return [statistics.mean(whole for _, whole in figures) for figures in found.values()]

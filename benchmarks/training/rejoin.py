@@ -2,8 +2,8 @@
 
 Three workers on three hosts of the lab have a model of 60 MB, of which a small part is trained. The last worker is
 killed and started again. From the end of its distribute() to the end of its first step it waits for the others' next
-step boundary, receives parameters and optimizer state, and takes a step. The bound is the number of bytes of this
-state, divided by the rate of the links.
+step boundary, receives parameters and optimizer state, and takes a step. The bound is the size of this state in bytes,
+divided by the links' rate.
 """
 
 from __future__ import annotations

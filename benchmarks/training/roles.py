@@ -39,7 +39,7 @@ class Steps:
 
     @property
     def backward(self) -> list[float]:
-        """The durations of backward passes of the slowest trainer.
+        """The durations of the slowest trainer's backward passes.
 
         With reducers or a ring, they include the exchange.
         """

@@ -30,7 +30,7 @@ from torchyard_gui.theme.theme import theme
 SIZE = (1280, 800)
 HOSTS, REPLICAS = 32, 200
 MOVES = 500
-"""Number of mouse moves of about 9 pixels each, which at 125 moves per second are a fast drag."""
+"""Number of mouse moves of about 9 pixels each, which amount to a fast drag at 125 moves per second."""
 ROUNDS = 8
 LIVE_S = 12
 """Seconds of measured live updates, one per second."""

@@ -1,4 +1,4 @@
-"""Benchmark of the start of `torchyard-gui FILE` until its first paint, compared with a bare PySide6 window.
+"""Benchmark of starting `torchyard-gui FILE` until its first paint, compared with a bare PySide6 window.
 
 Each arm is a new process, measured from its start; the bare window's process also imports pyqtgraph. The first paint
 ends with the next turn of the event loop after the window's first paintEvent (signal `painted` of the main window),
@@ -60,7 +60,7 @@ app.main(sys.argv[2:])
 
 
 def first_paint(program: str, folder: Path, *arguments: str) -> float:
-    """Returns the seconds from the start of a new Python process to the end of the first paint of its window."""
+    """Returns the seconds from the start of a new Python process until its window's first paint ends."""
     noted = folder / "painted"
     noted.unlink(missing_ok=True)
     # Installed programs have bytecode. Here, both arms write their bytecode to this folder in the discarded round.

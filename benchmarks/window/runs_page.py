@@ -1,7 +1,7 @@
 """Benchmark of the Runs page while it follows a run of 200 replicas on 32 hosts, in each of its views, at 1 Hz.
 
 Promise: the live page uses at most 10% of a core in every view. The plots show 16 curves that span an hour. The
-measurement includes all work of the page from the arrival of a host's sample on its link to the last pixel.
+measurement includes all of the page's work, from the arrival of a host's sample on its link to the last pixel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIZE = (1280, 800)
 HOSTS, REPLICAS = 32, 200
 VIEWS = ("canvas", "table", "plots")
 LIVE_S = 10
-"""Seconds that a measurement takes. In each second, there is one sample of every host."""
+"""Duration of a measurement in seconds. Every host sends one sample per second."""
 ROUNDS = 3
 LIMIT = 10.0
 

@@ -1,4 +1,4 @@
-"""The network of PyTorch's MNIST example (4.8 MB), for both arms of the comparison of parameter servers."""
+"""The network of PyTorch's MNIST example (4.8 MB), for both arms of the parameter server comparison."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Trains until a worker that was lost has returned. Writes the seconds that its return took to return.json.
+"""Trains until a lost worker returns. Writes the duration of its return in seconds to return.json.
 
 The last worker kills itself after some steps. When its process is started again, it measures the time from the end of
 distribute() to the end of its first step, in which it receives the state of another worker. Only a part of the model is
