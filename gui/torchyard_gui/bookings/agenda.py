@@ -48,7 +48,7 @@ class Agenda(QTableView):
         """Fills the table with the bookings on the shown days that match the filter, sorted by start.
 
         Args:
-            chosen: ID of the booking that is selected if there is no current row.
+            chosen: ID of the booking to select if there is no current row.
         """
         lanes = {slot.id for row in picture.lanes.rows for slot in row.slots}
         shown = [

@@ -53,8 +53,8 @@ class Notifications(QObject):
         self.notice.show_notice("info", " ".join(parts))
 
     def show_calendar_source(self, away: str) -> None:
-        """Shows where the calendar is stored; if `away` is given, also shows a notice with this reason why nothing can
-        be booked.
+        """Shows where the calendar is stored; if `away` is given, also shows a notice with `away` as the reason why
+        nothing can be booked.
         """
         seen = self.model.seen
         if away:

@@ -1,7 +1,7 @@
 """The window's model of the calendar: the last loaded state, and commands that change the calendar.
 
-Jobs on threads (`bridge/jobs`) access the database and import its libraries. Public methods are called on the GUI
-thread unless stated otherwise.
+Jobs on background threads (`bridge/jobs`) access the database and import its libraries. Public methods are called on
+the GUI thread unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ reload.
 RETRY_MS = 4000
 """Interval in milliseconds between retries while the calendar is unreachable."""
 UNWATCHED_MS = 60_000
-"""Interval in milliseconds between reloads while no calendar is visible. Meanwhile, changes by other users are not
-reported, although reminders depend on them.
+"""Interval in milliseconds between reloads while no calendar is visible. The reloads are needed for reminders, because
+changes by other users are not reported during this time.
 """
 IN_USE_FOR = timedelta(minutes=3)
 """How long a GPU counts as in use after the end of its last usage record, if its host sends no telemetry."""
@@ -79,8 +79,8 @@ class CalendarState:
 
 @dataclass(frozen=True)
 class UseNow:
-    """The current use of one GPU: its users ("" if they are unknown), and the time since which it is known to be in
-    use.
+    """The current use of one GPU: its users ("" if they are unknown), and the time since when it has been known to be
+    in use.
     """
 
     users: str

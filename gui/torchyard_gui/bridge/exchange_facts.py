@@ -33,7 +33,7 @@ class ExchangeSource:
         """Returns the slowest measured bandwidth between the hosts, in bytes per second.
 
         If none was measured, returns the slowest bandwidth in the fleet file, or None if the file does not contain the
-        bandwidth of each host.
+        bandwidth of every host.
         """
         measured = BandwidthCache(self._fleet.home.caches / "bandwidth.json").slowest(hosts)
         if measured is not None:

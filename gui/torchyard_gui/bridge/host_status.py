@@ -175,7 +175,7 @@ class HostStatus:
     def sampled(self, sample: Mapping[str, Any], now: datetime) -> HostStatus:
         """Returns the status with new telemetry.
 
-        If the host had stopped answering, its state is again that of its last check in this session.
+        If the host had stopped answering, its state reverts to that of its last check in this session.
         """
         if self.state == UNKNOWN and self.lost is not None and self.check is not None:
             return replace(self, state=self.check.state, since=now, lost=None, sample=sample)

@@ -1,4 +1,4 @@
-"""Questions that logins ask the user, such as for a password. The login's thread blocks until the window answers.
+"""Questions that logins ask the user, for example for a password. The login's thread blocks until the window answers.
 
 The window stores no answers; the login code caches them where appropriate.
 """

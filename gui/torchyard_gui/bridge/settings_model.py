@@ -69,7 +69,7 @@ class SettingsModel(QObject):
     def change(self, key: str, value: str) -> None:
         """Writes a value; an empty one restores the default.
 
-        Raises TorchyardError if it is invalid or cannot be written.
+        Raises TorchyardError if the value is invalid or cannot be written.
         """
         before = self._change.change(key, value)
         if before != value:
@@ -84,7 +84,8 @@ class SettingsModel(QObject):
     def undo(self) -> str:
         """Undoes the last change.
 
-        Returns its key, or "" if it cannot be undone. Raises TorchyardError if the file cannot be written.
+        Returns the key of the setting, or "" if the change cannot be undone. Raises TorchyardError if the file cannot
+        be written.
         """
         if not self.can_undo:
             return ""

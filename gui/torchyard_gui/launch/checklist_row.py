@@ -21,8 +21,8 @@ translate = QCoreApplication.translate
 
 TITLES = {spec.name: spec.title for spec in CHECKLIST}
 TROUBLES = 6
-"""Maximum number of failures that are shown, and of warnings in a row that is not open. If there are more, their number
-is shown.
+"""Maximum number of failures that are shown, and of warnings that are shown in a row that is not open. If there are
+more, the number of the others is shown.
 """
 
 

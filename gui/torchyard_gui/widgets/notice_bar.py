@@ -77,7 +77,7 @@ class NoticeBar(QFrame):
         """Shows a notice with a button for each of `actions` and `steps`. The previous notice is replaced.
 
         Args:
-            is_known: Whether the user knows the text already, so it is not announced to screen readers.
+            is_known: Whether the user already knows the text, so that it is not announced to screen readers.
         """
         text = quoted(text)
         self.kind = kind

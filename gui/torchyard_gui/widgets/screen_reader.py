@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
-"""Milliseconds that are reserved for reading a text. Of the texts that arrive during this time, only one is announced
+"""Milliseconds that are reserved for speaking a text. Of the texts that arrive during this time, only one is announced
 afterwards.
 """
 

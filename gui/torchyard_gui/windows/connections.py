@@ -296,7 +296,7 @@ class WindowConnections(QObject):
     def restore_session(self) -> None:
         """Restores the file, page, run and unsaved work of the last window.
 
-        Without a last window, it opens the Topology page.
+        If there was no last window, opens the Topology page.
         """
         before = self.session.before
         topology = self._show_topology()

@@ -16,8 +16,8 @@ BELOW_MIDDLE = 52
 
 
 class OpenExampleButton(QPushButton):
-    """Button below the text of an empty canvas. It is visible while a new document has not been changed, if the
-    installation contains an example.
+    """Button below the text of an empty canvas. It is visible while a new document is unchanged, if the installation
+    contains an example.
     """
 
     def __init__(self, canvas: QWidget, document: TopologyDocument, action: QAction) -> None:

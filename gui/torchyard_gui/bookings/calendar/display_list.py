@@ -26,7 +26,7 @@ Strip = tuple[tuple[float, float, float], ...]
 class DisplayList:
     """The values to draw.
 
-    For each entry of `blocks`, `strips` has an entry. `dimmed` contains the IDs of the bookings that do not match the
+    `strips` has one entry for each entry of `blocks`. `dimmed` contains the IDs of the bookings that do not match the
     filter.
     """
 

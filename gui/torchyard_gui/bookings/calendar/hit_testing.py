@@ -1,4 +1,4 @@
-"""Finds what is at a position, for mouse and keyboard: blocks, their edges and proposed bookings; chooses the mouse
+"""Finds blocks, their edges, and proposed bookings at a position, for mouse and keyboard. Also chooses the mouse
 cursor.
 """
 

@@ -166,7 +166,8 @@ class FindSlotDrawer(Drawer):
         The match that was selected before stays selected if it is found again; otherwise, the first match is selected.
 
         Args:
-            unbooked: The first match, if any, when GPUs in use without a booking count as free, as on the waitlist.
+            unbooked: The first match, if any, of a search in which GPUs in use without a booking count as free, as they
+                do on the waitlist.
             at_most: A text about the GPUs that are free now.
         """
         chosen = _same_fit(self.cards[self.chosen].fit, fits) if self.cards else 0

@@ -103,10 +103,10 @@ def _label_at(hop: Hop, wiring: HostTraffic) -> tuple[str, ...]:
 
 
 def _labelled(hops: Sequence[Hop]) -> Hop | None:
-    """Returns the hop with the most space for a label: the first horizontal hop or, if there is none, the first of the
-    exchange.
+    """Returns the hop with the most space for a label: the first horizontal hop or, if there is none, the first hop of
+    the exchange.
 
-    Returns None if there are only hops of checkpoints.
+    Returns None if there are only checkpoint hops.
     """
     exchanging = [hop for hop in hops if not hop.look.thin]
     return max(exchanging, key=lambda hop: abs(arrow_at(hop.points)[1][0]), default=None)

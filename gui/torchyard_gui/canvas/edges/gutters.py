@@ -1,8 +1,8 @@
 """Routes edges through the gutters between racks, along the cheapest path on a lattice of tracks. Does not depend on
 Qt.
 
-There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length plus costs
-of its corners, of certain ports and especially of nodes on earlier paths, so that edges cross or share a track only
+There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length plus a cost
+for its corners, for certain ports and especially for nodes on earlier paths, so that edges cross or share a track only
 where necessary.
 
 Source: A* (Hart, Nilsson and Raphael 1968) over pairs of a node and a direction, because corners have a cost.

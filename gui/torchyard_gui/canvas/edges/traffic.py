@@ -121,7 +121,7 @@ def scaled(lines: Lines, scale: float) -> Lines:
 
 
 def leaving_edges(traffic: Traffic, place_of: Mapping[str, str]) -> Counter[str]:
-    """Returns, for each place, the number of the exchange's edges to other places.
+    """Returns how many edges of the exchange lead from each place to other places.
 
     Args:
         place_of: Place of each placed replica, such as its section.

@@ -1,6 +1,6 @@
 """A snapshot of racks and edges, which is shown during a drag.
 
-Otherwise, Qt would blend the cached pixmaps of all racks and edges in every frame.
+Without a snapshot, Qt would blend the cached pixmaps of all racks and edges in every frame.
 """
 
 from __future__ import annotations

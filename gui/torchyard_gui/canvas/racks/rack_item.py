@@ -114,12 +114,12 @@ class RackItem(QGraphicsRectItem):
     def slot_at(self, x: float, y: float) -> int | None:
         """Returns the index of the GPU whose slot is at a point.
 
-        Returns None elsewhere, and if racks are shown as tiles.
+        Returns None if there is none, and if racks are shown as tiles.
         """
         return None if self._is_tile else self.content.layout.slot_at(x, y)
 
     def tooltip_at(self, x: float, y: float) -> str:
-        """Returns the tool tip of a slot, or elsewhere that of the rack.
+        """Returns the tool tip of a slot or, outside the slots, that of the rack.
 
         It is "" for the tray, for frames of groups, and for chips, whose tool tips the scene provides.
         """

@@ -1,9 +1,9 @@
 """Fields that show and change one value in several blocks together.
 
 `set_values` takes the value of each block. If the values differ, the field is empty and shows a placeholder.
-`committed` is emitted with the new value for all blocks. If a text should be a number but is not, it is emitted as
-typed, and torchyard_core refuses it with a message. For other text that cannot be parsed, `misread` is emitted with a
-message.
+`committed` is emitted with the new value for all blocks. If the field expects a number and the text is not one,
+`committed` is emitted with the text, and torchyard_core refuses it with a message. For other text that cannot be
+parsed, `misread` is emitted with a message.
 """
 
 from __future__ import annotations
