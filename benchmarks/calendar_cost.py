@@ -1,7 +1,8 @@
 """Benchmark of commands and of the window, with a calendar that contains 100,000 bookings of 256 GPUs.
 
 Each command is compared with the same command on a calendar with few bookings. The window shows a week while another
-process changes the calendar. Both are measured with SQLite and with a separate PostgreSQL server.
+process changes the calendar. The commands and the window are measured with SQLite and with a separate PostgreSQL
+server.
 
 Promises: every command takes at most 1.2 times as long as on the small calendar; and a change by another process costs
 the window at most 20 ms of CPU time until it is drawn, and at most 100 kB of written data. As on a user's computer,

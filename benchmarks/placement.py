@@ -1,7 +1,7 @@
 """Benchmark of placing 1,000 replicas on 256 hosts with 8 GPUs each. Promise: at most 0.5 s.
 
 The four cases are: packed; spread; with constraints on models, CPUs, memory and labels; and replicas with eight GPUs.
-Not all replicas fit in the last two cases, so these include the search for the reasons.
+Not all replicas fit in the last two cases, so these cases include the search for the reasons why replicas do not fit.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 python -m tools.strategy_pictures docs/pictures/strategies
 
-Each picture has a background card, so the picture looks the same on light and dark pages. The colours are those of the
+Each picture has a background card, so that it looks the same on light and dark pages. The colours are those of the
 window's light theme.
 """
 

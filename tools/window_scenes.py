@@ -65,7 +65,7 @@ class Camera(Protocol):
 
         Args:
             over: A separate dialog or panel over the middle of the window.
-            show: Called after each change of the size, to show again what the change has hidden.
+            show: Called after each change of size, to show again anything that the change hid.
         """
 
 

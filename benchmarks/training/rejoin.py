@@ -1,4 +1,5 @@
-"""Benchmark of a lost worker's return: the time to receive another worker's state, relative to a transfer of its bytes.
+"""Benchmark of a lost worker's return: the time to receive another worker's state, relative to a bare transfer of as
+many bytes.
 
 Three workers on three hosts of the lab have a model of 60 MB, of which a small part is trained. The last worker is
 killed and started again. From the end of its distribute() to the end of its first step it waits for the others' next

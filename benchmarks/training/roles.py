@@ -1,7 +1,7 @@
 """Benchmark of the training roles: compared with plain DDP, the ring, theoretical bounds, and PyTorch's RPC servers.
 
-Every arm is a run that `torchyard run` launches on hosts of the lab. The bandwidth of the hosts' cables is limited if a
-result is compared with a bound. All hosts share the cores of this machine.
+Every arm is a run that `torchyard run` launches on hosts of the lab. The hosts are connected by virtual cables, whose
+bandwidth is limited if a result is compared with a bound. All hosts share the cores of this machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Benchmark of a step's exchange over cables with limited bandwidth: gloo's ring, reducers, and reducers with workers.
+"""Benchmark of a step's exchange over links with limited bandwidth: gloo's ring, reducers, and reducers with workers.
 
     .venv/bin/python -m benchmarks.training.roles_exchange --workers 4 --reducers 4 --rate 200
 
-Every worker and reducer is a process on its own lab host, whose cable has a limited bandwidth. All arms run alternately
-in one launch. A value is the duration of one exchange on the slowest worker; all workers begin at the same time.
+Every worker and reducer is a process on its own lab host, whose network link has a limited bandwidth. All arms run
+alternately in one launch. A value is the duration of one exchange on the slowest worker; all workers begin at the same
+time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trains until a given time, with a sleep in place of the computing.
+"""Trains until a given time, with a sleep in place of the computation.
 
 Each process writes the time of each step to a file.
 
