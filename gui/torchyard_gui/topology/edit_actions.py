@@ -48,7 +48,7 @@ class EditActions(QObject):
             one.setEnabled(False)
             can_changed.connect(one.setEnabled)
             text_changed.connect(partial(_name_edit, one, one.text()))
-        # Actions that occur twice are left out, because Qt treats equal shortcuts as ambiguous.
+        # Duplicate key sequences are left out, because Qt treats equal shortcuts as ambiguous.
         platforms = QKeySequence(keys.Redo)
         others = [key for key in map(QKeySequence, ("Ctrl+Y", "Ctrl+Shift+Z")) if key != platforms]
         self.redo.setShortcuts([platforms, *others])

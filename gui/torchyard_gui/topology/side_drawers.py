@@ -73,10 +73,10 @@ class SideDrawer(QObject):
     def shut(self) -> None:
         """Closes the drawer. If the panel is part of the layout, has no effect."""
         if self.is_open and not self._is_shutting:
-            self._is_shutting = True  # Otherwise, moving the focus would call this method again.
+            self._is_shutting = True  # Without this flag, moving the focus would call this method again.
             focus = self._panel.window().focusWidget()
             if focus is not None and self._panel.isAncestorOf(focus):
-                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # Otherwise, Qt would focus the next widget.
+                self._page.setFocus(Qt.FocusReason.OtherFocusReason)  # By default, Qt would focus the next widget.
             self._panel.hide()
             self._is_shutting = False
             self._turned()

@@ -164,7 +164,7 @@ class MainWindow(QMainWindow):
         self.stack.setCurrentIndex(number)
         self.refresh_status()
         if another:
-            # Otherwise, Qt would focus the first widget of the page.
+            # If the focus were not set here, Qt would focus the first widget of the page.
             focus_body = getattr(page, "focus_body", None)
             if callable(focus_body):
                 focus_body()

@@ -40,7 +40,7 @@ class OpenExampleButton(QPushButton):
     def _follow(self) -> None:
         new = self._document.path is None and not self._document.is_modified
         if self.hasFocus() and not new:
-            # Otherwise, Qt would focus the next widget, which is a button of the navigation rail.
+            # By default, Qt would focus the next widget, which is a button of the navigation rail.
             self._canvas.setFocus(Qt.FocusReason.OtherFocusReason)
         self.setVisible(new and self._action.isVisible())
         self._place()

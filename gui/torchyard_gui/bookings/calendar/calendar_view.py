@@ -160,7 +160,7 @@ class CalendarView(CalendarGeometry):
         keyboard cursor.
 
         Returns:
-            Whether there was any of the three.
+            Whether there was a gesture, an edit or a cursor to end.
         """
         was = self.gesture is not None or self.edit is not None or self.cursor_ is not None
         if self._mouse.cancel():

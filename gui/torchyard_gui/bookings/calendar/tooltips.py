@@ -79,7 +79,7 @@ class DragTooltip(QLabel):
         set_ink(self, "fail" if is_bad else "")
         ground, viewport = self._calendar.window(), self._calendar.viewport()
         if self.parentWidget() is not ground:
-            self.setParent(ground)  # As a child of the calendar, it would lie below a drawer that covers the calendar.
+            self.setParent(ground)  # A child of the calendar would lie below a drawer that covers the calendar.
         room = QRect(viewport.mapTo(ground, QPoint()), viewport.size())
         at = viewport.mapTo(ground, at)
         width = min(self.fontMetrics().boundingRect(0, 0, WIDEST, 400, 0, text).width() + 26, WIDEST + 26)

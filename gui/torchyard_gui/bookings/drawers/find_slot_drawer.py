@@ -184,7 +184,7 @@ class FindSlotDrawer(Drawer):
         )
         self._offer_waitlist(fits, unbooked, now)
         self.choose(chosen)
-        if has_focus:  # Otherwise, the focus would be lost when the old cards are deleted.
+        if has_focus:  # Deleting the old cards would lose the focus.
             target = self.cards[chosen] if self.cards else self.count
             target.show()  # A hidden widget cannot get the focus, and the layout shows new widgets only later.
             target.setFocus()
