@@ -65,7 +65,7 @@ def measure(store: BookingStore) -> dict[str, list[float]]:
     for number in range(INSERTS):
         first = chance.randrange(HOSTS) * GPUS_OF_EACH + chance.randrange(GPUS_OF_EACH - 1)
         group = tuple(slot.id for slot in SLOTS[first : first + 1 + number % 2])
-        # Each new booking fits between two existing ones. Every two consecutive requests are for the same gap.
+        # Each new booking fits between two existing ones. Two consecutive requests fall into the same gap.
         gap_start = now + timedelta(days=1) + gaps[number // 2] * (LONG + APART) - APART
         start = gap_start + timedelta(minutes=10 + 20 * (number % 2))
         draft = Draft("new", group, start, start + APART / 3, "UTC")

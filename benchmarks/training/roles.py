@@ -257,7 +257,7 @@ def overlap_with_python(arms: Arms) -> list[Promise]:
     found = arms.run("overlapped.py", {"kind": "downpour", "worker_groups": 2}, {"worker": 2, "ps": 1})
     first = found["worker-0"]
     show("118 ms of small torch operations, 10 MB to exchange", first)
-    alone, computing, step = first  # The program writes the arms in this order.
+    alone, computing, step = first  # The program writes its measurements in this order.
     promises = [
         Promise(
             "downpour: computing with an exchange behind it, over computing", by_round(first, computing, alone), 1.08

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication
 from torchyard_gui.theme.theme import theme
 
 
-@cache  # Qt destroys an application to which no reference exists.
+@cache  # The cache keeps a reference, without which the application would be destroyed.
 def themed_application() -> QApplication:
     there = QApplication.instance()
     application = there if isinstance(there, QApplication) else QApplication([])
