@@ -1,4 +1,4 @@
-"""A launch or restart that runs on a background thread. Its checks, progress and outcome are emitted as signals."""
+"""A launch or restart that runs on a thread. Its checks, progress and outcome are emitted as signals."""
 
 from __future__ import annotations
 

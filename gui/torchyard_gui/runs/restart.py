@@ -72,10 +72,10 @@ class RestartDialog(QDialog):
 
 
 class RestartFlow(QObject):
-    """Performs at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
+    """Makes at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
 
     run_started = Signal(str)
-    """Emitted with the ID of the new run once it has started."""
+    """Emitted with the ID of the new run when it has started."""
     launch_over = Signal(bool)
     """Emitted when the restart has ended, with True if there is a new run or may be one."""
 
@@ -83,7 +83,7 @@ class RestartFlow(QObject):
         super().__init__(page)
         self.job: RestartJob | None = None
         self.run_name = ""
-        """Name of the run that is being restarted, or was restarted last."""
+        """Name of the current or last run that is restarted."""
         self._model = fleet_model
         self._notice = notice
         self._page = page
