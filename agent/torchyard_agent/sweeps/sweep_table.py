@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import math
+import warnings
 from typing import Any
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
@@ -60,7 +62,9 @@ def importances(study: optuna.Study) -> dict[str, float]:
     if len(complete) < LEAST_FOR_IMPORTANCE or len({trial.value for trial in complete}) < 2:
         return {}
     try:
-        found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # It would be printed into the sweep's log.
+            found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
     except (ValueError, RuntimeError):  # For example, all values of a parameter are equal.
         return {}
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}
