@@ -1,4 +1,4 @@
-"""Finds faults of a window's texts: cut off, shortened without a tool tip, overlapping, blank, or outside."""
+"""Finds a window's texts that are cut off, shortened without a tool tip, overlapping, blank, or outside their area."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class _Run:
-    """A painted text, with its position in the coordinates of the window."""
+    """A painted text, with its position in window coordinates."""
 
     widget: QWidget
     text: str

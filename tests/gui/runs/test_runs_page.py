@@ -211,7 +211,7 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
     run.play("run_state", 20, state="failed", reason="the primary host gpu-a was lost")
     run.alive = False
     run.down.add("gpu-a")
-    page = make_page(run)  # Another computer has launched the run.
+    page = make_page(run)  # The run was launched by another computer.
     page.model.refresh()
     qtbot.waitUntil(lambda: page.feed is not None and page.feed.error is not None)
 
