@@ -24,7 +24,7 @@ ClusterFactory = Callable[..., SlurmCluster]
 
 
 class ThreeHosts:
-    """Provides three plain hosts for the session. They are created again after a test has destroyed one of them."""
+    """Provides three plain hosts for the session. They are created again after a test destroys one of them."""
 
     def __init__(self, directory: Path):
         self._directory = directory

@@ -89,7 +89,7 @@ class SlurmCluster:
         directory: Folder for all files; the caller owns the folder.
         nodes: Number of nodes, called n1, n2, …; Slurm is configured with 8 CPUs for each.
         gpu_nodes: Number of the first nodes that have GPUS GPUs of the type a100.
-        users: Accounts in addition to root, who may log in with the key of the lab.
+        users: Accounts in addition to root, who may log in with the lab's key.
         settings: Lines of slurm.conf that override or extend the default settings.
         database: Whether to start slurmdbd and MariaDB, for `sacct` and account limits.
     """

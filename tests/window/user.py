@@ -47,7 +47,7 @@ class GuiThread(QObject):
 
 
 class User:
-    """Points, clicks, drags and types. Positions are global, in the pixels of the display."""
+    """Points, clicks, drags and types. Positions are global, in display pixels."""
 
     def __init__(self, window: MainWindow, arguments: tuple[Any, ...], pictures: Path | None) -> None:
         self.window = window

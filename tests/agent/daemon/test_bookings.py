@@ -240,7 +240,7 @@ def test_processes_on_own_bookings_and_at_lower_levels_are_not_ended(
     wait_until(lambda: daemon.whats() == ["observed", "warned"])
     daemon.hand(lees(), logins=[login(ME, "kim", "lee")], enforcement=[enforcement("stop", 0.0)])
     wait_until(lambda: [one["verdict"] for one in daemon.call("bookings.status")["findings"]] == ["own"])
-    time.sleep(0.3)  # Several samples are taken meanwhile; none may cause an action.
+    time.sleep(0.3)  # Several samples are taken during this time; none may cause an action.
     assert sleeper.poll() is None
     assert daemon.whats() == ["observed", "warned"]
 
@@ -252,7 +252,7 @@ def test_with_a_stale_calendar_use_is_noted_and_nothing_is_ended(
     stop = {"logins": [login(ME, "kim")], "enforcement": [enforcement("stop", 0.0)]}
     daemon.hand(lees(), taken=time.time() - 2, fresh_s=1, **stop)
     wait_until(daemon.whats)
-    time.sleep(0.3)  # Several samples are taken meanwhile; none may cause an action.
+    time.sleep(0.3)  # Several samples are taken during this time; none may cause an action.
     assert daemon.whats() == ["observed"]
     assert sleeper.poll() is None
     status = daemon.call("bookings.status")

@@ -97,7 +97,7 @@ def _visible_widgets(window: QWidget) -> Iterator[QWidget]:
 
 
 def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
-    """Returns whether a text of a widget can be scrolled horizontally, and vertically, in one of its ancestors."""
+    """Returns whether a widget's text can be scrolled horizontally, and whether it can be scrolled vertically."""
     area = viewport.parentWidget()
     if isinstance(area, QHeaderView):
         area = area.parentWidget()

@@ -1,4 +1,4 @@
-"""Tests of following a run's journal through the messages of a daemon."""
+"""Tests of following a run's journal through a daemon's messages."""
 
 from __future__ import annotations
 

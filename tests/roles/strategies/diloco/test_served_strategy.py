@@ -1,6 +1,6 @@
 """Tests of DiLoCo with parameter servers, in real processes over loopback, compared with DiLoCo without servers.
 
-`test_strategy` contains the form without servers and the definition.
+`test_strategy` contains the definition, and tests DiLoCo without servers.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ BUSY_S = 10.0
 
 
 class Cluster:
-    """Returns the environment of each replica of one run."""
+    """Builds the environments of the replicas of one run."""
 
     def __init__(self, folder: Path, strategy: str, workers: int, servers: int, groups: int = 1, **options: object):
         self.workers, self.groups = workers, groups
