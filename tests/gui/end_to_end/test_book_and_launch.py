@@ -144,7 +144,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
         person.window.close()
         assert not closed
         answer(person, "Cancel the launch and close")
-        person.window.close()  # If the user closes the window again, it shows the progress.
+        person.window.close()  # If the user closes the window again, it shows the progress of the cancellation.
         assert person.window.current == "runs"
         assert runs.run_view.work.text == "Cancelling …"
 

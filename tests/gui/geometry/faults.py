@@ -169,7 +169,7 @@ def _is_elided(widget: QWidget, text: str) -> bool:
 
 
 def _has_tip(widget: QWidget, text: PaintedText) -> bool:
-    """Returns whether the pointer over a text shows a tool tip."""
+    """Returns whether a tool tip is shown while the pointer is over a text."""
     _hide_tip()
     place = text.ink.center().toPoint()
     event = QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place))
