@@ -73,8 +73,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs files with training tests first, and then files that use hosts. If tests run in parallel, short files are
-    thus the last.
+    """Runs files with training tests first, and then files that use hosts. If tests run in parallel, the short files
+    therefore run last.
     """
     trains = {item.path for item in items if item.get_closest_marker("train")}
     waits = {item.path for item in items if item.get_closest_marker("lab")}

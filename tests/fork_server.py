@@ -33,7 +33,7 @@ LARGEST_MESSAGE = 1 << 20
 
 
 class Child(NamedTuple):
-    """A program that the server has forked. Its number is unique, but its PID may be reused within minutes."""
+    """A program that the server forked. Its number is unique, but its PID may be reused within minutes."""
 
     number: int
     pid: int
@@ -61,7 +61,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 10.0) -> tuple[str, None]:
-        """Returns the remaining output, once the program has ended. Raises subprocess.TimeoutExpired."""
+        """Waits until the program exits, and returns the remaining output. Raises subprocess.TimeoutExpired."""
         found: list[str] = []
         reading = threading.Thread(target=lambda: found.append(self.stdout.read()), daemon=True)
         deadline = time.monotonic() + timeout
@@ -80,7 +80,7 @@ class ForkedProcess:
             self._fork_server.send_signal(self._child, number)
 
     def close(self) -> None:
-        """Kills the program unless it has ended."""
+        """Kills the program unless it has exited."""
         self.send_signal(signal.SIGKILL)
         self.wait()
         self.stdout.close()

@@ -24,7 +24,7 @@ ClusterFactory = Callable[..., SlurmCluster]
 
 
 class ThreeHosts:
-    """Provides three plain hosts for the session. They are created again after a test has destroyed one of them."""
+    """Provides three plain hosts for the session. They are created again after a test destroys one of them."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -99,7 +99,7 @@ def _module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmC
 
 @pytest.fixture
 def cluster(_module_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
-    """A Slurm cluster of three nodes, which the tests of a module share and which is cleaned after each of them."""
+    """A Slurm cluster of three nodes, which all tests of a module share and which is cleaned after each test."""
     yield _module_cluster
     _module_cluster.clean()
 
@@ -131,7 +131,8 @@ def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHost
 def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Yields three plain hosts. To save time, all tests share them; they are cleaned after each test.
 
-    The hosts have the agent's files, as after a deploy; tests of a first contact use the fixture `bare_hosts`.
+    The hosts have the agent's files, as after a deploy; tests of the first connection to a host use the fixture
+    `bare_hosts`.
     """
     yield _three_hosts.get(bare="bare_hosts" in request.fixturenames)
     _three_hosts.clean()

@@ -25,7 +25,7 @@ def free_port() -> int:
 
 @cache
 def _own_block() -> tuple[int, socket.socket]:
-    """Returns the number of the block, and the abstract socket that locks the block until this process ends."""
+    """Returns the number of the block, and the abstract socket that locks the block until this process exits."""
     for number in range(BLOCKS):
         name = socket.socket(socket.AF_UNIX)
         try:

@@ -16,7 +16,7 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
 def test_a_command_with_a_reused_process_id_is_waited_for() -> None:
-    """PIDs are reused. A process must not seem to have ended because an earlier process with the same PID has."""
+    """PIDs are reused. A process must not appear to have exited because an earlier process with the same PID did."""
     fork_server = ForkServer(dict(os.environ), "json")
     made: list[ForkedProcess] = []
 

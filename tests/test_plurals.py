@@ -55,7 +55,7 @@ SEVERAL = (
     "{answering} of {hosts} hosts answer",
     "The first {count} of {all} ",
     "no host has {wish.count} GPUs of that kind",
-    # Durations are given in days only from two days on.
+    # Durations are shown in days only if they are two days or longer.
     "{count} days",
     "{seconds / DAY_S} days",
     "{hours // 24} days",

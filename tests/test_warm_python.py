@@ -1,7 +1,6 @@
 """Tests of a `python` that forks its scripts.
 
-This `python` ends with the exit status of its script, or by the signal that has ended the script, as a real interpreter
-does.
+Like a real interpreter, it exits with the script's exit status, or is killed by the signal that killed the script.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waits for conditions: `wait_until` blocks the thread, `eventually` leaves the event loop running.
 
 Both check the condition until it is true, and fail with `NotInTime` at the deadline. Tests wait in this way for all
-actions of other threads, processes and hosts; a test sleeps only if the passing of time is its subject.
+actions of other threads, processes and hosts; a test sleeps only if the passage of time is what it tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 
 
 class NotInTime(AssertionError):
-    """Raised when a condition has not become true by its deadline."""
+    """Raised when a condition does not become true before the deadline."""
 
 
 def wait_until(
@@ -32,7 +32,7 @@ def wait_until(
     """Returns the condition's first true value.
 
     Args:
-        condition: Called repeatedly; it may be slow, but takes at most half of the time.
+        condition: Called repeatedly; it may be slow, because the pauses are at least as long as the calls.
         within_s: Seconds after which the wait fails.
         what: Description for the error message; a function is called at the deadline and returns the current state.
         pause: Called with a number of seconds between two checks; a Qt program processes its events in this call.
@@ -54,7 +54,7 @@ def wait_until(
 async def eventually(
     condition: Callable[[], Found | None], within_s: float = WITHIN_S, *, what: str | Callable[[], object] = ""
 ) -> Found:
-    """Does the same as `wait_until` in a coroutine: other tasks run between two checks."""
+    """Does the same as `wait_until` in a coroutine. Other tasks run between two checks."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):
         if time.monotonic() >= deadline:

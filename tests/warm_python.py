@@ -1,7 +1,7 @@
 """A `python` for lab hosts whose scripts are forked from a process that has imported torch.
 
 It behaves like the interpreter: it relays signals, ends with the script's exit status, and if either process is killed,
-the other one ends, too. The script is a process in the host's namespaces with its own session, environment, folder and
+the other one exits, too. The script is a process in the host's namespaces with its own session, environment, folder and
 files; `tests.fork_server` forks it. Commands that are not scripts are executed by the real interpreter.
 """
 
@@ -122,7 +122,7 @@ def _join_namespaces(pid: int) -> None:
 
 
 def _relay_signals(client: socket.socket, script: int) -> None:
-    """Relays the client's signals until the script has ended; never returns."""
+    """Relays the client's signals until the script exits; never returns."""
     ended = os.pidfd_open(script)
     while True:
         ready, _, _ = select.select([client, ended], [], [])

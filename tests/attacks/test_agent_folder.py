@@ -68,7 +68,7 @@ def test_planted_sources_of_the_right_size_do_not_run(desktop: Desktop, lab3: La
     victim = place / "torchyard_agent" / "__init__.py"
     source = victim.read_text()
     planted = "raise SystemExit(9) # "
-    victim.unlink()  # Removed and not overwritten, because other tests share its content.
+    victim.unlink()  # Removed rather than overwritten, because other tests share its content.
     victim.write_text(planted + source[len(planted) :])
     (place / "zlib.so").write_text("")
 

@@ -1,6 +1,4 @@
-"""Tests of ways to use GPUs that others have booked without being noticed by enforcement. Each of these ways once
-worked.
-"""
+"""Tests of ways to use other users' booked GPUs without being noticed by enforcement. Each of them worked once."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_every_malformed_host_is_an_error_of_its_own(tmp_path: Path, request: py
         done = desktop.torchyard(*command, timeout=100)
         assert "Traceback" not in done.stderr + done.stdout, done.stderr
         assert "fault in Torchyard" not in done.stderr + done.stdout, done.stderr
-    assert time.monotonic() - began < 50  # No call has timed out, because a timeout takes 60 s.
+    assert time.monotonic() - began < 50  # No call timed out, because a timeout takes 60 s.
 
     found = {one["name"].removeprefix("h-"): one for one in json.loads(done.stdout)}
     assert found["good"]["error"] is None

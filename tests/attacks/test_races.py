@@ -38,7 +38,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_concurrent_clients_violate_no_invariant(place: Place, race: type[Race]) -> None:
     raced = run(place, race(), CLIENTS, ROUNDS, SEED)
     assert raced.violations == []
-    # Some attempts succeeded and others were refused, so the clients really have competed.
+    # Some attempts succeeded and others were refused, so the clients really did compete.
     assert {end.partition(" ")[2] for end in raced.ends} >= ({"done"} if race is IdleRelease else {"done", "refused"})
     assert sum(raced.ends.values()) >= CLIENTS * ROUNDS
 

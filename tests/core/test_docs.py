@@ -138,7 +138,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("page", "heading", "model"), BLOCKS)
 def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading: str, model: type[BaseModel]) -> None:
     described = rows(section(text_of(page), heading))
-    # A setting of a single strategy may be described on the page of the strategy instead.
+    # A setting that applies to only one strategy may be described on that strategy's page instead.
     own = {setting.key for spec in all_specs() for setting in spec.own_settings} if model is Strategy else set()
     assert set(described) <= set(model.model_fields) <= {*described, *own}
     for key in described:
@@ -309,7 +309,7 @@ def test_relative_links_lead_to_what_is_there(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Returns the headings of a page as links refer to them."""
+    """Returns a page's headings in the form in which links refer to them."""
     headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

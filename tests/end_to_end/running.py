@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def error(self) -> dict[str, str]:
-        """Returns the error that a failed command has printed."""
+        """Returns the error that a failed command printed."""
         found: dict[str, str] = self.events[-1]["error"]
         return found
 

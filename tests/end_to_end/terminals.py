@@ -51,7 +51,7 @@ class Terminal:
         return found + len(words)
 
     def read_to_the_end(self, within_s: float = 60.0) -> int:
-        """Reads the output until the command has ended; returns the command's exit code."""
+        """Reads the output until the command exits; returns the command's exit code."""
         deadline = time.monotonic() + within_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown

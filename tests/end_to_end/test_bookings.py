@@ -77,7 +77,7 @@ def test_a_launch_on_gpus_booked_by_another_user_is_refused_with_owner_and_end(
     assert "--book" in refused
     # The refusal proposes the same command with another time, quoted for the shell.
     assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
-    # The refused launch has created no run folder.
+    # The refused launch created no run folder.
     assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []
     # The owner's run uses exactly the booked GPUs, and the booking remains in the calendar.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)
@@ -188,7 +188,7 @@ def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_no
             (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
         torchyard(kim, "hosts", "check", code=1)
         torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
-        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy of the calendar already.
+        torchyard(lee, "bookings", "list")  # Kim's desktop already has a copy of the calendar.
         server.stop()
 
         shown = torchyard(kim, "status")

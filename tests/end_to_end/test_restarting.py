@@ -97,7 +97,7 @@ def test_checkpoints_are_replicated_and_a_run_resumes_from_them(desktop: Desktop
         f"{run_id}/gpu-a/outputs/checkpoints/{name}/{one}" for name in names for one in ("checkpoint.json", "model.pt")
     ]
 
-    # Although a file of the program has changed since, the restarted run uses the original program.
+    # Although a file of the program has been changed since the launch, the restarted run uses the original program.
     (file.parent / "train.py").write_text("raise SystemExit(9)")
     again = restarted(desktop, run_id)
     assert again.ended["state"] == "succeeded"

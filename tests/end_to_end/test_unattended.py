@@ -119,7 +119,7 @@ def test_after_a_reboot_the_run_reports_its_missing_secrets(desktop: Desktop, la
     known = json.loads(record.read_text())
     assert len(known["boot_id"]) == 36
 
-    # Lab hosts cannot reboot. The test simulates a reboot with a different boot_id, and by ending the keeper.
+    # Lab hosts cannot reboot. The test simulates a reboot by changing the boot_id and killing the keeper.
     record.write_text(json.dumps({**known, "boot_id": "of before"}))
     kill_keepers(lab3["gpu-a"])
 

@@ -133,7 +133,7 @@ def keeper_on(host: LabHost) -> tuple[int, str]:
 
 
 def runs_on(lab: Lab) -> list[str]:
-    """Returns the command lines of the processes of runs, which exclude all daemons."""
+    """Returns the command lines of the runs' processes, without those of daemons."""
     return [line for line in programs_on(lab) if "__main__.py daemon" not in line]
 
 

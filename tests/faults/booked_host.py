@@ -57,7 +57,7 @@ class Site:
         return process, pid
 
     def watch(self, process: subprocess.Popen[str], pid: int) -> None:
-        """Registers a process that `close` will end; `pid` is the PID of the process on the host."""
+        """Registers a process that `close` will kill; `pid` is the PID of the process on the host."""
         self._started[pid] = process
 
     def uid(self, user: str) -> int:

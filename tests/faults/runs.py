@@ -28,7 +28,7 @@ COUNTING = """
 """
 """A program that prints a numbered line every 20 ms, so that gaps in the log and stalled ranks can be seen."""
 GONE_WITHIN_S = 60.0
-"""Deadline in seconds for processes to end. The deadline is generous, because the machine may be busy."""
+"""Deadline in seconds for processes to exit. The deadline is generous, because the machine may be busy."""
 BUSY_S = 4.0
 """Tolerance in seconds for time limits, because the machine may run other tests. Benchmarks check the limits without
 tolerance.
@@ -175,8 +175,8 @@ def daemon_of(host: LabHost) -> int:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Returns the environment with which a process was started; an empty dictionary if the process has ended or is
-    ending.
+    """Returns the environment with which a process was started; an empty dictionary if the process has exited or is
+    exiting.
     """
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()

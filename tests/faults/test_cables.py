@@ -28,7 +28,7 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     assert run.states()[-1] == "running"
     assert run.of("gang_restart") == []
     assert run.stop()["state"] == "stopped"
-    # The member has reconnected, because it knows from the primary how the run ended.
+    # The member must have reconnected, because only the primary could tell it how the run ended.
     assert run.ended(host="gpu-c")["state"] == "stopped"
 
 

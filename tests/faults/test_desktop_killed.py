@@ -43,7 +43,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", cut)
-    # With `take_back` replaced, the desktop ends without cleaning up, as it would after SIGKILL.
+    # With `take_back` replaced, the desktop exits without cleaning up, as it would after SIGKILL.
     monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

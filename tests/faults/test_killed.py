@@ -88,7 +88,7 @@ def test_a_killed_daemon_loses_neither_exit_status_nor_log_of_a_run(team: Team) 
 
     for host in team.lab.hosts:
         os.kill(daemon_of(host), signal.SIGKILL)
-    # These ranks print and end while no daemon is running. The failing rank ends last, because its failure ends the
+    # These ranks print and exit while no daemon is running. The failing rank exits last, because its failure ends the
     # other ranks.
     for name in ("worker-0", "worker-2", "worker-1"):
         (team.lab[run.places[name]].home / "enough").touch()
@@ -113,7 +113,7 @@ def test_a_killed_keeper_of_a_member_ends_its_ranks_and_the_gang_restarts(team: 
 
     os.kill(keeper_of(team.lab["gpu-b"]), signal.SIGKILL)
 
-    # The daemon must end this orphan, although it has its own session and its parent has ended.
+    # The daemon must kill this orphan, although it has its own session and its parent has exited.
     wait_until(lambda: not outside_pids(team.lab["gpu-b"], "time.sleep(600)"))
     wait_until(lambda: "up 1" in run.log("worker-0") and "up 1" in run.log("worker-2"))
     assert run.of("gang_restart")[0]["cause"].startswith("gpu-b was lost: its keeper was not heard")

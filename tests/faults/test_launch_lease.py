@@ -43,7 +43,7 @@ lease_renewal.RENEW_EVERY_S = {RENEW_EVERY_S}
 launch.check_connectivity = stop
 main()
 """
-"""A `torchyard` command that suspends itself when all hosts are prepared and before it asks any host to start."""
+"""A `torchyard` command that suspends itself once all hosts are prepared, before it asks any host to start."""
 POOLS = "[{name: workers, role: worker, replicas: 2, gpus: 1, placement: spread}]"
 PROGRAM = "launcher: command\ncommand: [python3, script.py]"
 

@@ -76,7 +76,7 @@ class SweepOnDisk:
         return self._team.lab[row["hosts"][0]]
 
     def began(self) -> Counter[str]:
-        """Returns how often the program of each trial has begun on all hosts, by the trials' logs."""
+        """Returns how often each trial's program was started on all hosts together, according to the trials' logs."""
         found: Counter[str] = Counter()
         for host in self._team.lab.hosts:
             for log in self.runs(host).glob(f"{self.run_id}.*/logs/worker-0.log"):

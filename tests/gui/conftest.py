@@ -63,7 +63,7 @@ def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
 
 @pytest.fixture(autouse=True)
 def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
-    """Fails a test that leaves a window, a running timer, a thread, a thread pool of Qt or a Qt warning."""
+    """Fails a test that leaves a window, a running timer, a thread, a Qt thread pool or a Qt warning."""
     complaints: list[str] = []
 
     def hear(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
@@ -82,7 +82,7 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
         QCoreApplication.processEvents()
         gc.collect()
-        # What an earlier test has left has already been reported for that test.
+        # Objects that an earlier test left behind have already been reported for that test.
         complaints += [words for key, words in _alive().items() if key not in old]
         if not QThreadPool.globalInstance().waitForDone(POOL_ENDS_WITHIN_MS):
             complaints.append("work on Qt's thread pool")

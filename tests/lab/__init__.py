@@ -3,7 +3,7 @@
     with Lab(2, directory=tmp_path) as lab:
         lab.ssh(lab.hosts[0], "hostname").stdout # "gpu-a\\n" lab["gpu-b"].destroy() # like a power cut
 
-Tests use the fixtures of `tests/lab_fixtures.py`; `python -m tests.lab` keeps a lab running on a terminal.
+Tests use the fixtures of `tests/lab_fixtures.py`; `python -m tests.lab` keeps a lab running in a terminal.
 """
 
 from __future__ import annotations

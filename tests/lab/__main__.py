@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--fleet", type=Path, metavar="FILE", help="write the fleet file here, known_hosts beside it")
     parser.add_argument("--shared-home", action="store_true", help="one HOME for all, as over NFS")
     options = parser.parse_args()
-    # SIGTERM ends the lab, including its cleanup, as Ctrl-C does. Shells let background jobs ignore SIGINT.
+    # Like Ctrl-C, SIGTERM stops the lab and cleans up. Both are set, because shells make background jobs ignore SIGINT.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, signal.default_int_handler)
     try:

@@ -1,4 +1,4 @@
-"""A user's computer in a test: its own home folder of Torchyard, and the `torchyard` command."""
+"""A user's computer in a test: its own Torchyard home folder, and the `torchyard` command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDS_WITHIN_S = 10.0
 
 
 class Desktop:
-    """A home folder of Torchyard. If a lab is given, its hosts are in `fleet.yaml` and their keys in `known_hosts`.
+    """A Torchyard home folder. If a lab is given, its hosts are in `fleet.yaml` and their keys in `known_hosts`.
 
     The command runs with a separate HOME and without an SSH agent, so it does not depend on the developer's
     configuration.
@@ -126,7 +126,7 @@ class Desktop:
         return {**ours, **(extra or {})}
 
     def close(self) -> None:
-        """Ends the running processes that were started with `start`."""
+        """Terminates the processes that were started with `start` and are still running."""
         for process in self._started:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

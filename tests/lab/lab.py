@@ -120,7 +120,7 @@ class Lab:
 
     @property
     def known_hosts(self) -> str:
-        """Returns the hosts' true keys as lines of a known-hosts file."""
+        """Returns the hosts' actual keys as lines of a known-hosts file."""
         return "".join(host.known_hosts for host in self.hosts)
 
     def fleet_yaml(self, *, python: str | None = sys.executable, **extra: Any) -> str:
@@ -157,7 +157,7 @@ class Lab:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command line on a host with the system's `ssh`.
 
-        The call uses the host's true key and the lab's identity, but no user configuration; `options` take precedence
+        The call uses the host's actual key and the lab's identity, but no user configuration; `options` take precedence
         over these settings.
         """
         known_hosts = self.directory / "known_hosts"

@@ -58,7 +58,7 @@ class Network:
             )
 
     def remove(self) -> None:
-        """Removes the network, whether or not its creation was completed; its processes must have ended."""
+        """Removes the network, whether or not its creation was completed; its processes must have exited."""
         remove_tagged(self._subnet.tag)
 
     def cut(self, host: str) -> None:
@@ -79,7 +79,7 @@ class Network:
             _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *burst])
 
     def unshape(self, host: str) -> None:
-        """Removes the rate limit of the host's cable, if there is one."""
+        """Removes the rate limit of the host's cable, if any."""
         for namespace, device in self._ends(host):
             if " tbf " in _run(["tc", "-n", namespace, "qdisc", "show", "dev", device]):
                 _run(["tc", "-n", namespace, "qdisc", "delete", "dev", device, "root"])

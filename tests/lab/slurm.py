@@ -3,8 +3,8 @@
     with SlurmCluster(tmp_path, nodes=3) as cluster:
         cluster.run("srun", "-N2", "hostname").stdout
 
-munged, slurmctld and slurmd are the programs of Debian's packages. They end with their hosts. slurmdbd and MariaDB take
-nine seconds, so they are started only with `database=True`.
+munged, slurmctld and slurmd are the programs from Debian's packages. They are killed when their hosts are destroyed.
+Starting slurmdbd and MariaDB takes nine seconds, so they are started only with `database=True`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FOLDER = f"{INSIDE}/slurm"
 CONF = f"{FOLDER}/slurm.conf"
 CONTROLLER = "ctl"
 GPUS = 4
-"""Number of GPUs of a node with GPUs. Their device files are those of /dev/null."""
+"""Number of GPUs of a node with GPUs. Their device files are equivalent to /dev/null."""
 READY_WITHIN_S = 60.0
 
 _SETTINGS = {
@@ -87,11 +87,11 @@ class SlurmCluster:
 
     Args:
         directory: Folder for all files; the caller owns the folder.
-        nodes: Number of nodes, called n1, n2, …; each has 8 CPUs as far as Slurm knows.
+        nodes: Number of nodes, called n1, n2, …; Slurm is configured with 8 CPUs for each.
         gpu_nodes: Number of the first nodes that have GPUS GPUs of the type a100.
-        users: Accounts in addition to root, who may log in with the key of the lab.
-        settings: Lines of slurm.conf that replace those above or add to them.
-        database: Whether to start slurmdbd and MariaDB, for `sacct` and limits of accounts.
+        users: Accounts in addition to root, who may log in with the lab's key.
+        settings: Lines of slurm.conf that override or extend the default settings.
+        database: Whether to start slurmdbd and MariaDB, for `sacct` and account limits.
     """
 
     def __init__(
@@ -187,7 +187,8 @@ class SlurmCluster:
     def reboot(self, name: str) -> None:
         """Boots a destroyed node, and waits until it is idle.
 
-        The node is set down first: otherwise, the jobs that ran on it would be completing for ever.
+        The node is first set to the state DOWN. Otherwise, the jobs that ran on it would stay in the state COMPLETING
+        forever.
         """
         host = self.lab[name]
         self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=destroyed")
@@ -227,7 +228,7 @@ class SlurmCluster:
             (folder / "munge.key").write_bytes(self._key)
             (folder / "munge.key").chmod(0o400)
             (folder / "slurm.conf").write_text(conf)
-            # GPUs that are given by their number alone are removed, and their nodes drained.
+            # Slurm removes GPUs for which only a number is given, and drains their nodes.
             (folder / "gres.conf").write_text(
                 "".join(
                     f"NodeName={name} Name=gpu Type=a100 File={FOLDER}/gpu[0-{GPUS - 1}]\n" for name in self._gpu_names

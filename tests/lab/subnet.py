@@ -1,7 +1,7 @@
 """A subnet for one lab, claimed with a lock file, so that the labs of several test runs never share a subnet.
 
-The claim is a `flock` on a file that is named after the subnet. The kernel releases the lock when the owner ends. An
-unlocked file therefore belongs to a lab whose owner has ended, and the next lab removes it.
+The claim is a `flock` on a file that is named after the subnet. The kernel releases the lock when the owner exits. An
+unlocked file therefore belongs to a lab whose owner has exited, and the next lab removes it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def claim_subnet() -> Subnet:
 
 
 def sweep() -> None:
-    """Removes the labs whose owners have ended."""
+    """Removes the labs whose owners have exited."""
     for path in CLAIMS.glob("*.lock"):
         number = int(path.stem)
         claim = _lock(number)

@@ -1,4 +1,4 @@
-"""Tests that the guard fails tests that leak, and that tests are skipped if no lab is possible, but fail in CI."""
+"""Tests that the guard fails tests that leak, and that tests are skipped, or fail in CI, if no lab can be created."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_a_shaped_cable_has_the_given_rate(lab3: Lab) -> None:
         assert 0.7 < seconds_for_4_mb(lab3) < 30, "4 MB at 5 MB/s"
     finally:
         host.unshape()
-    # With the limit of the rate, 4 MB would take longer. A busy machine may need several tries.
+    # At the limited rate, 4 MB would take longer. A busy machine may need several tries.
     wait_until(lambda: seconds_for_4_mb(lab3) < 0.7, what="a cable as fast as before")
 
 

@@ -66,7 +66,7 @@ class Gang:
             process.send_signal(signal.SIGTERM)
 
     def ended(self) -> list[tuple[int, str]]:
-        """Waits until all trainers have ended; returns the exit code and the output of each rank."""
+        """Waits until all trainers have exited; returns the exit code and the output of each rank."""
         outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
         self.generation += 1
         return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]

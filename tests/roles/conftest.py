@@ -24,8 +24,8 @@ def torch_imported() -> Iterator[ForkServer]:
 def start_forked(torch_imported: ForkServer) -> Iterator[Start]:
     """Returns a function that forks processes: `start(*arguments of python, environment={...})`.
 
-    stdout and stderr of a process are one stream. The processes end with the test. Forking saves the seconds in which
-    each process would import torch; processes on lab hosts import torch themselves.
+    stdout and stderr of a process are one stream. The processes are killed at the end of the test. Forking saves the
+    seconds in which each process would import torch; processes on lab hosts import torch themselves.
     """
     processes: list[ForkedProcess] = []
 

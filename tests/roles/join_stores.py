@@ -30,7 +30,7 @@ class Served:
         return host, int(port)
 
     def log(self) -> str:
-        """Ends the server; returns its log."""
+        """Kills the server; returns its log."""
         self.process.kill()
         _, errors = self.process.communicate(timeout=60)
         return errors
@@ -61,7 +61,7 @@ async def _on_member(stream: Stream, introduction: Message) -> None:
 async def _serve(port: int, address: str | None = None) -> None:
     """Serves until the process is killed.
 
-    If it listens at the address of a lab host, it also ends when stdin is closed.
+    If it listens on the address of a lab host, it also exits when stdin is closed.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

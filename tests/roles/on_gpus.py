@@ -37,7 +37,9 @@ def gpu_environment() -> dict[str, str]:
 
 
 class Interpreters:
-    """Starts scripts in new interpreters. A fork cannot use the GPU if its parent process has initialized it."""
+    """Starts scripts in new interpreters. A forked process cannot use the GPU if its parent has already initialized the
+    GPU.
+    """
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []

@@ -53,7 +53,7 @@ def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> d
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    """Waits until a process has ended, which must be with exit code 0; returns its output."""
+    """Waits until a process exits, which must be with exit code 0; returns its output."""
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     return output
@@ -62,14 +62,14 @@ def output_of(process: subprocess.Popen[str]) -> str:
 def outputs_of(*processes: subprocess.Popen[str]) -> list[str]:
     """Returns the outputs of processes that wait for each other.
 
-    Fails as soon as one of them fails. The message contains the outputs of all processes that end soon afterwards,
+    Fails as soon as one of them fails. The message contains the outputs of all processes that exit soon afterwards,
     because the first failure may be a consequence of another one.
     """
     wait_until(
         lambda: all(process.poll() == 0 for process in processes) or any(process.poll() for process in processes)
     )
     if any(process.poll() for process in processes):
-        # The other processes take some time to notice the loss. Some never end, so the delay is fixed.
+        # The other processes take some time to notice the loss. Some never exit, so the delay is fixed.
         time.sleep(1.0)
         ended = [process for process in processes if process.poll() is not None]
         raise AssertionError("\n----\n".join(f"exit {each.returncode}\n{each.communicate()[0]}" for each in ended))
@@ -101,7 +101,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._take_all)
 
     def listen(self) -> Keeper:
-        """Receives all the time, because the system would otherwise drop all datagrams after the tenth."""
+        """Receives continuously, because the system would otherwise drop all datagrams after the tenth."""
         self._thread.start()
         return self
 

@@ -142,7 +142,7 @@ def test_unwrap_and_with_between_two_workers(start: Start) -> None:
 
 
 def test_the_size_of_the_gradients_is_reported(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frozen parameters have no gradient, and tied parameters have a common one."""
+    """Frozen parameters have no gradient, and tied parameters share one."""
     monkeypatch.setenv("TORCHYARD_REPORT", keeper.address)
     first, second, half = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(4, 4).half()
     second.weight = first.weight

@@ -124,7 +124,7 @@ def test_float16_with_a_gradscaler_learns_what_one_gpu_does_and_all_leave_out_on
 def test_float16_with_a_gradscaler_through_parameter_servers(
     start: Start, tmp_path: Path, overflowing: list[str]
 ) -> None:
-    """If only one worker's gradients overflow, the step uses the gradients of the other worker."""
+    """If only one worker's gradients overflow, the step uses the other worker's gradients."""
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
     program = PROGRAMS / "scaled.py"
     servers = [start(program, environment=cluster.server(number)) for number in range(2)]

@@ -1,4 +1,4 @@
-"""Tests of hooks that run once in each step, also if a subclass's step() calls that of its base class."""
+"""Tests of hooks that run once in each step, even if a subclass's step() calls that of its base class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.train
 
 
 class Clamping(torch.optim.SGD):
-    """An optimizer as found in public scripts: its step() takes that of its base class, and then changes parameters."""
+    """An optimizer as found in public scripts: its step() calls that of its base class, and then changes parameters."""
 
     def step(self, closure: Any = None) -> Any:
         loss = super().step(closure)
@@ -39,7 +39,7 @@ def parameters() -> list[torch.nn.Parameter]:
 
 @pytest.fixture
 def stepping() -> Clamping:
-    """Returns an optimizer whose base class has an instance too. Only then does torch run its hooks twice."""
+    """Returns an optimizer whose base class also has an instance. Otherwise, torch would not run the hooks twice."""
     torch.optim.SGD(parameters(), lr=0.1)
     return Clamping(parameters(), lr=0.1)
 

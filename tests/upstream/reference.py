@@ -45,7 +45,7 @@ class Cluster:
         self._models: list[nn.Module] = []
         self._local = False
         self.passes = 0
-        """Depth of nested backward passes, which reentrant checkpointing has."""
+        """The nesting depth of backward passes. Reentrant checkpointing nests them."""
 
     def _meet(self, call: str, value: Any) -> list[Any]:
         return self._lockstep.meet(self.rank, call, value)

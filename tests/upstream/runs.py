@@ -41,14 +41,15 @@ SILENT_FAULTS = {"plateau_of_each"}
 wrong.
 """
 CONSEQUENCES = {"PeerLost", "StoreLost", "StoreTimeout", "ProtocolError"}
-"""Torchyard's errors that follow from another error, and therefore do not explain why a loop cannot work."""
+"""Torchyard's errors that are consequences of another error, and therefore do not explain why a loop cannot work."""
 
 Cell = tuple[str, str, int]
 """A loop, a strategy and a number of workers."""
 FAULT = "torchyard: this is a fault in Torchyard itself"
 
 _LAST_LINE = re.compile(r"exited with \d+; its last line was: torchyard: (.*?)\s*$", re.MULTILINE)
-"""Matches the last line of the error output if Torchyard refuses a script at its end, where it can raise no exception.
+"""Matches the last line of the error output if Torchyard refuses a script while it exits, when an exception can no
+longer be raised.
 """
 _END = re.compile(r"exited with \d+: (?:\w+\.)*(\w+): (.*?)\s*$", re.MULTILINE)
 
@@ -113,7 +114,7 @@ class Computer:
         )
 
     def run(self, loop: str, strategy: str, workers: int) -> tuple[subprocess.CompletedProcess[str] | None, Path]:
-        """Runs a loop with `torchyard run`. Returns the result of the command, or None if it did not end, and the
+        """Runs a loop with `torchyard run`. Returns the result of the command, or None if it did not exit, and the
         folder with the loop's results.
         """
         folder = self._folder / f"{loop}-{strategy}-{workers}"
@@ -171,7 +172,7 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """Returns the verdict on a run from its end and from the comparison of its results with the reference.
+    """Returns the verdict on a run, given how it ended and how its results compare with the reference.
 
     For downpour, the ranks of the reference train separately.
     """
@@ -245,8 +246,8 @@ def _judge_learning(found: list[dict[str, Any]], alone: list[dict[str, Any] | No
     for rank, each in enumerate(found):
         if max(difference for difference, _ in _differences(each, alone[rank] or {}, "parameters", rank)) < TOLERANCE:
             return Verdict("different", f"rank {rank} has trained alone")
-        # A worker group that begins late starts from parameters that other groups have trained, so its first loss may
-        # already be low.
+        # A worker group that begins late starts from parameters that were already trained by other groups, so its first
+        # loss may already be low.
         losses, untrained = each["losses"], (alone[rank] or {})["losses"]
         part = max(1, len(losses) // 4)
         first, last = untrained[: max(1, part // 2)].mean().item(), losses[-part:].mean().item()

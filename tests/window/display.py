@@ -22,7 +22,7 @@ def open_display(size: str = "1440x900") -> Iterator[str]:
 
 @contextlib.contextmanager
 def _started(command: list[str], environment: dict[str, str] | None = None) -> Iterator[str]:
-    """Runs a server and yields the first line of its output; ends the server afterwards."""
+    """Runs a server and yields the first line of its output; stops the server afterwards."""
     server = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )

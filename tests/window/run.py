@@ -1,8 +1,8 @@
-"""Opens the window as `torchyard-gui` does and performs a journey in it.
+"""Opens the window as `torchyard-gui` does, and performs a journey (one scenario of `tests.window.journeys`) in it.
 
 python -m tests.window.run [--pictures FOLDER] JOURNEY ARGUMENTS OF torchyard-gui
 
-The exit status is 0 if every step of the journey was as expected, and neither Qt nor the log printed a warning.
+The exit status is 0 if every step of the journey had the expected result, and neither Qt nor the log printed a warning.
 """
 
 from __future__ import annotations

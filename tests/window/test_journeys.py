@@ -1,4 +1,6 @@
-"""Journeys through the real window: `torchyard-gui` under Xvfb and openbox, operated through xdotool."""
+"""Tests of journeys (scenarios) in the real window: `torchyard-gui` under Xvfb and openbox, operated through
+xdotool.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def test_journey(journey: str, display: str, tmp_path: Path, request: pytest.Fix
 
     The module of a journey has a function `journey(user)`. Optionally, it also has `prepare(home)`, which writes files
     and returns arguments for the window; `prepared(home)`, a context around the journey; and PARTS, functions that are
-    each performed in a new window. All windows but the last end as if they had been killed.
+    each performed in a new window. All windows except the last are closed as if they had been killed.
     """
     home, pictures = tmp_path / "home", tmp_path / "pictures"
     pictures.mkdir()

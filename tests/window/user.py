@@ -47,7 +47,7 @@ class GuiThread(QObject):
 
 
 class User:
-    """Points, clicks, drags and types. Positions are global, in the pixels of the display."""
+    """Points, clicks, drags and types. Positions are global, in display pixels."""
 
     def __init__(self, window: MainWindow, arguments: tuple[Any, ...], pictures: Path | None) -> None:
         self.window = window
@@ -64,7 +64,9 @@ class User:
         return self._gui.run(function)
 
     def expect(self, condition: Callable[[], object], what: str = "", within_s: float = WITHIN_S) -> None:
-        """Waits until a condition is true, which is evaluated on the GUI thread. Fails after `within_s` seconds."""
+        """Waits until a condition is true. The condition is evaluated on the GUI thread. Fails after `within_s`
+        seconds.
+        """
         deadline = time.monotonic() + within_s
         while not self.gui(condition):
             if time.monotonic() > deadline:
@@ -127,14 +129,14 @@ class User:
         self._press_buttons("mousedown", "1")
 
     def _press_buttons(self, *command: str) -> None:
-        """Sends a mouse button event after the interval of a double click, so that two clicks are not taken for a
+        """Sends a mouse button event after the interval of a double click, so that two clicks are not interpreted as a
         double click.
         """
         interval_s = self.gui(lambda: QApplication.styleHints().mouseDoubleClickInterval()) / 1000
         time.sleep(max(0.0, self._clicked_at + interval_s + STEP_S - time.monotonic()))
         xdotool(*command)
-        # On a busy machine, xdotool may press long after its start, but never after its end, so the time is taken at
-        # its end.
+        # On a busy machine, xdotool may press the button long after it starts, but never after it exits, so the time is
+        # taken when it exits.
         self._clicked_at = time.monotonic()
 
     def release(self) -> None:
@@ -147,7 +149,7 @@ class User:
         self.move(start)
         self.press()
         for step in range(1, steps + 1):
-            time.sleep(STEP_S)  # The pauses make the drag as slow as by hand; they do not wait for an event.
+            time.sleep(STEP_S)  # The pauses make the drag as slow as a person's; they do not wait for an event.
             self.move(start + (end - start) * step / steps)
         if release:
             self.release()

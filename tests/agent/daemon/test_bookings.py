@@ -142,7 +142,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def lees(**changes: Any) -> dict[str, Any]:
-    """Returns a booking of the first GPU that Lee owns and that has begun."""
+    """Returns a booking by Lee of the first GPU, which has already begun."""
     return booking("lee", time.time() - 60, time.time() + HOUR, A, **changes)
 
 
@@ -210,7 +210,7 @@ def test_use_of_another_owners_booking_is_warned_about_and_then_ended(
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.5)])
     assert sleeper.wait(60) == -signal.SIGTERM
     wait_until(lambda: "terminated" in daemon.whats())
-    # The fake NVML library still lists the ended process, so further entries may follow these three.
+    # The fake NVML library still lists the exited process, so further entries may follow these three.
     assert daemon.whats()[:3] == ["observed", "warned", "terminated"]
     last = daemon.acts()[2]
     assert (last["pid"], last["owner"], last["persons"], last["outcome"]) == (sleeper.pid, "lee", ["kim"], "sent")
@@ -240,7 +240,7 @@ def test_processes_on_own_bookings_and_at_lower_levels_are_not_ended(
     wait_until(lambda: daemon.whats() == ["observed", "warned"])
     daemon.hand(lees(), logins=[login(ME, "kim", "lee")], enforcement=[enforcement("stop", 0.0)])
     wait_until(lambda: [one["verdict"] for one in daemon.call("bookings.status")["findings"]] == ["own"])
-    time.sleep(0.3)  # Several samples are taken meanwhile; none may cause an action.
+    time.sleep(0.3)  # Several samples are taken during this time; none may cause an action.
     assert sleeper.poll() is None
     assert daemon.whats() == ["observed", "warned"]
 
@@ -252,7 +252,7 @@ def test_with_a_stale_calendar_use_is_noted_and_nothing_is_ended(
     stop = {"logins": [login(ME, "kim")], "enforcement": [enforcement("stop", 0.0)]}
     daemon.hand(lees(), taken=time.time() - 2, fresh_s=1, **stop)
     wait_until(daemon.whats)
-    time.sleep(0.3)  # Several samples are taken meanwhile; none may cause an action.
+    time.sleep(0.3)  # Several samples are taken during this time; none may cause an action.
     assert daemon.whats() == ["observed"]
     assert sleeper.poll() is None
     status = daemon.call("bookings.status")
@@ -286,8 +286,8 @@ def test_evidence_is_collected_without_a_desktop(daemon: Daemon, busy: subproces
     daemon.hand(lees(), mine)
 
     def grown() -> Any:
-        """Returns the evidence once it covers at least a full second, because its times are whole seconds. Returns None
-        before.
+        """Returns the evidence once it covers at least a full second, because its times are whole seconds. Until then,
+        returns None.
         """
         data = daemon.call("bookings.evidence")
         longer = [one for one in data["idle"] if one["seen"] > one["since"]]

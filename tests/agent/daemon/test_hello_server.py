@@ -28,7 +28,7 @@ def serving(
 ) -> Iterator[tuple[str, list[Conversations | None], threading.Thread, list[str]]]:
     """Runs a server in a thread.
 
-    Yields the server's address and results, the thread, and the recorded calls of `settle`.
+    Yields the server's address and results, the thread, and the recorded calls to `settle`.
     """
     address = f"\0torchyard-test/{os.getpid()}/{os.urandom(4).hex()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -66,7 +66,7 @@ def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> N
     async def work(a: NetworkProbe, b: NetworkProbe, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "secret", "address": translated, "ports": held.ports, "traffic": True})
         assert there == {"address": translated, "ports": held.ports, "busy": False}
-        # The targets have this machine's real address, because a NAT router would translate the address to it.
+        # The targets have this machine's real address, to which a NAT router would translate `translated`.
         targets = [{"host": "a", "address": HERE, "port": port} for port in held.ports]
         assert await b.reach(desk, {"token": "secret", "source": translated, "targets": targets}) == []
         way = {"token": "secret", "address": HERE, "port": held.ports[0], "source": translated, "seconds": 0.1}

@@ -31,7 +31,7 @@ def test_a_signal_reaches_only_the_identified_process(
     known = identify(sleeper.pid)
     assert known is not None
     assert known.uid == os.getuid()
-    # The start time differs, as if the process had ended and its PID had been reused.
+    # The start time differs, as if the process had exited and its PID had been reused.
     assert send(known._replace(started=known.started - 1), signal.SIGKILL) == ANOTHER
     assert send(known._replace(uid=known.uid + 1), signal.SIGKILL) == ANOTHER
     assert sleeper.poll() is None

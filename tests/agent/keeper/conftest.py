@@ -1,4 +1,4 @@
-"""Fixtures for clusters of keepers. All processes of a cluster end with the test."""
+"""Fixtures for clusters of keepers. All processes of a cluster are killed at the end of the test."""
 
 from __future__ import annotations
 

@@ -264,7 +264,9 @@ class KeeperCluster:
         )
 
     async def end(self, within_s: float = 60.0) -> dict[str, Any]:
-        """Waits until every keeper has exited and no process of the run remains; returns `run_ended` of the primary."""
+        """Waits until every keeper has exited and no process of the run remains; returns the primary's `run_ended`
+        event.
+        """
         for host in self.hosts.values():
             assert await host.exit_code(within_s) == 0, host.log()
             assert "Traceback" not in host.log(), host.log()

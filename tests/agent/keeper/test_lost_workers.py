@@ -316,9 +316,7 @@ def test_workers_that_are_killed_at_random_return(run_scenario: RunScenario, see
 
 
 def test_workers_whose_gradients_reducers_sum_continue_without_a_lost_one(run_scenario: RunScenario) -> None:
-    """Both the reducer and the workers sum parts of the gradients. Other processes take over the part of the lost
-    worker.
-    """
+    """Both the reducer and the workers sum parts of the gradients. Other processes take over the lost worker's part."""
 
     async def scenario(cluster: KeeperCluster) -> None:
         (a,) = await cluster.add("gpu-a")

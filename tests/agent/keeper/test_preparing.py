@@ -156,15 +156,15 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         loop = asyncio.get_running_loop()
         living = loop.create_task(keeper._run())
         preparing = loop.create_task(keeper.prepare(MagicMock(), {"host": "gpu-a", "secret": SECRET}))
-        # The event loop that handles these requests also measures the silence, so a busy machine cannot delay only the
-        # requests.
+        # The event loop that handles these renewals also measures the time since the last one, so a busy machine cannot
+        # delay only the renewals.
         for _ in range(50):
             await keeper.renew(MagicMock(), {})
             await asyncio.sleep(0.02)
         assert not keeper._has_expired
         while not keeper._has_expired:
             await asyncio.sleep(0.01)
-        assert not living.done()  # The keeper must release the resources that it is acquiring before it ends.
+        assert not living.done()  # The keeper must release the resources that it is acquiring before it exits.
         may_end.set()
         with pytest.raises(RpcError, match="its desktop had not renewed it"):
             await preparing

@@ -53,7 +53,7 @@ def test_a_scheduled_run_locks_its_gpus_and_starts_at_its_time(run_scenario: Run
         for host in (a, b):
             await eventually(lambda host=host: any("starts at" in reason for reason in reasons(host)))
             assert host.connection is not None
-            host.connection.close()  # When the connections are closed, the run has no desktop and no daemon.
+            host.connection.close()  # Now neither a desktop nor a daemon is connected.
         assert not (is_locked(of_a) or is_locked(of_b)) or time.time() >= start_at
         ended = await cluster.end()
         assert ended["state"] == "succeeded"

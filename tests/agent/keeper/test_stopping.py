@@ -1,4 +1,4 @@
-"""Tests that a run is stopped only once all its processes have ended."""
+"""Tests that a run counts as stopped only once all its processes have exited."""
 
 from __future__ import annotations
 

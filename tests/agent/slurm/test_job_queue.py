@@ -1,4 +1,4 @@
-"""Tests of the queue: one call of `squeue` for all runs and sessions, back-off after failures, and forgotten jobs."""
+"""Tests of the queue: one call to `squeue` for all runs and sessions, back-off after failures, and forgotten jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ echo '9|someone-else|RUNNING|None|N/A|n2|'
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of the calls of `squeue`, which fails while a file `fails` exists beside it."""
+    """The file that records the calls to `squeue`, which fails while a file `fails` exists in the same folder."""
     programs = tmp_path / "bin"
     programs.mkdir()
     program = programs / "squeue"

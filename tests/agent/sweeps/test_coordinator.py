@@ -42,7 +42,7 @@ with open(os.path.join(shared, "pid-" + trial), "w") as file:
 
 
 def sweep_of(cluster: KeeperCluster, text: str, program: str, slots: list[list[str]], **changes: Any) -> dict[str, Any]:
-    """Returns a sweep whose trials have one worker, on the first host of their slot."""
+    """Returns a sweep whose trials each have one worker, on the first host of the trial's slot."""
     search = search_from_text(text).search
     assert search is not None
     argv = [sys.executable, "-S", "-c", TRIAL + program, "{trial}", "{params.x}", str(cluster.folder)]

@@ -1,4 +1,4 @@
-"""The study of a sweep draws the same trials as Optuna used directly."""
+"""Tests that a sweep's study draws the same trials as Optuna does if it is used directly."""
 
 from __future__ import annotations
 

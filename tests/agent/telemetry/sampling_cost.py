@@ -32,7 +32,7 @@ def memory(kind: str) -> float:
 
 
 def start_replica() -> "tuple[int, int]":
-    """Starts a replica; returns its PID and the pipe whose closing ends it.
+    """Starts a replica; returns its PID and a pipe. The replica exits when the pipe is closed.
 
     Uses fork, because importing subprocess would increase the memory that is measured.
     """

@@ -1,4 +1,4 @@
-"""Tests of detecting hosts that end a user's processes when the user logs out."""
+"""Tests of detecting hosts that kill a user's processes when the user logs out."""
 
 from __future__ import annotations
 

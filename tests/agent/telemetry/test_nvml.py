@@ -22,7 +22,7 @@ NEWER = [
     "nvmlDeviceGetConfComputeMemSizeInfo",
     "nvmlDeviceGetRunningProcessDetailList",
 ]
-"""Functions that drivers of 2021 do not have."""
+"""Functions that drivers from 2021 do not have."""
 MUCH_NEWER = [
     *NEWER,
     "nvmlDeviceGetComputeRunningProcesses_v2",

@@ -1,4 +1,4 @@
-"""Tests the considered topologies, the recommendations and the errors."""
+"""Tests which topologies are considered and recommended, and the errors."""
 
 from __future__ import annotations
 

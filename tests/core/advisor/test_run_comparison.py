@@ -31,7 +31,7 @@ def predicted(strategy: Strategy, *, hosts: list[AdvisedHost] | None = None, gro
 
 
 def reports(*steps: tuple[float, float, float]) -> dict[str, dict[str, float]]:
-    """Returns reports of steps: computing, exchange, waiting."""
+    """Returns the workers' reports, given the computing, exchange and waiting times of each worker's step."""
     return {
         f"worker-{number}": {"step": 20, "compute_s": compute, "exchange_s": exchange, "wait_s": wait}
         for number, (compute, exchange, wait) in enumerate(steps)
@@ -62,7 +62,7 @@ def test_runs_in_which_only_some_steps_exchange_are_not_compared(
     served = strategy.kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR)
     found = predicted(strategy, groups=groups, servers=2 if served else 0)
     assert (found is not None) == is_compared
-    if found is not None:  # Servers step the optimizer, so that it is no part of the trainers' computing.
+    if found is not None:  # The servers step the optimizer, so its time is not part of the trainers' computing time.
         assert found.median.compute_s == pytest.approx(0.5 if served else 0.51)
 
 
@@ -78,7 +78,7 @@ def test_the_parts_of_each_trainer_add_up_to_the_predicted_step() -> None:
     assert (fast.compute_s, fast.wait_s) == (pytest.approx(0.51), pytest.approx(0.3))
     assert found.of(found.compute_s["worker-3"]).wait_s == pytest.approx(0.0)
     assert fast.step_s == pytest.approx(found.step_s)
-    # Steps as they were predicted give ratios of 1, although trainers are unequally fast.
+    # Steps that match the prediction give ratios of 1, even if some trainers are faster than others.
     times = [found.of(compute_s) for compute_s in found.compute_s.values()]
     metrics = reports(*((each.compute_s, each.exchange_s, each.wait_s) for each in times))
     measured = measured_step(found, running(metrics), metrics)

@@ -30,7 +30,7 @@ program: {script: train.py}
 
 
 def known_hosts(home: Home) -> tuple[HostFacts, ...]:
-    """Returns the facts of the hosts of the fleet file, which were never checked."""
+    """Returns the facts of the fleet file's hosts, none of which has been checked."""
     return tuple(HostFacts(host.name) for host in read_fleet(home.fleet_file).usable().hosts)
 
 

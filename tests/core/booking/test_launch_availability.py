@@ -1,6 +1,4 @@
-"""Tests of functions without side effects that determine which GPUs and hosts a launch may use according to the
-calendar.
-"""
+"""Tests of the pure functions that determine which GPUs and hosts a launch may use according to the calendar."""
 
 from __future__ import annotations
 

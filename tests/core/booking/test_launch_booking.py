@@ -1,4 +1,6 @@
-"""Tests of launches that use an idle booking or the booking of an earlier run, which must not be released meanwhile."""
+"""Tests of launches that use an idle booking or the booking of an earlier run, which must not be released during the
+launch.
+"""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_a_slurm_script_starts_each_replica_with_its_own_task(place: Path) -> No
     assert chief.rest == "MODE=a b READY=1"
     cluster = {"chief": ["a:2222"], "worker": ["b:2223", "c:2223"], "ps": ["d:2224", "e:2224"]}
     tasks = {(one.tf["task"]["type"], one.tf["task"]["index"]) for one in started}
-    # The run ends with the chief, so servers and evaluators may be stopped before they have started.
+    # The run ends with the chief, so servers and evaluators may be stopped before they start.
     assert tasks <= {("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1), ("evaluator", 0)}
     assert all(one.tf["cluster"] == cluster for one in started)
     assert all(one.spec["cluster"]["workerpool2"] == ["d:2224", "e:2224"] for one in started)

@@ -1,4 +1,6 @@
-"""Returns the assignments of replicas that a launch would send to hosts; used by tests with short topologies."""
+"""Returns the assignments of replicas that a launch would send to hosts. Tests with short topologies use this
+module.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read_anew(folder: Path, caches: Path) -> list[str]:
-    """Returns the files that are read for a new snapshot."""
+    """Returns the files that a new snapshot would have to read."""
     listing = list_folder(folder, (), Event(), caches)
     return sorted(path for path, status in listing.found if status is not None and path not in listing.known)
 

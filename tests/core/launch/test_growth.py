@@ -1,4 +1,4 @@
-"""Tests of adding workers to a live run, as far as the desktop is concerned. Links only record requests."""
+"""Tests of the desktop's part in adding workers to a live run. Links only record requests."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_a_name_that_no_file_can_have_is_explained(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unprivileged() -> Iterator[None]:
-    """Takes away root's privileges for the duration of a test."""
+    """Drops root's privileges for the duration of a test."""
     if os.geteuid() != 0:
         yield
         return

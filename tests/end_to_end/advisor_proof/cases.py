@@ -13,9 +13,9 @@ MEGABYTES = (4.0, 16.0, 40.0)
 COMPUTE_S = (0.3, 0.7, 1.3)
 RATES_MBIT = (50, 100, 200, 400)
 SPREAD = 0.08
-"""Standard deviation of computing, as a share of its mean."""
+"""Standard deviation of a step's computing time, as a fraction of its mean."""
 SHORTEST_S, LONGEST_S = 0.2, 4.0
-"""Bounds of the time of a step's exchange alone in a case."""
+"""Bounds on the time that a step's exchange alone takes in a case."""
 WARM_UP = 3
 MEASURED_S = 12.0
 
@@ -31,7 +31,7 @@ class Case:
     megabytes: float
     compute_s: float
     rates_mbit: tuple[int, ...]
-    """Of the hosts of the workers, then of those of the servers."""
+    """The rates of the workers' links, followed by those of the servers' links."""
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def exchange_s(self) -> float:
-        """A rough time of a step's exchange, by the slowest link."""
+        """A rough estimate of the time of a step's exchange over the slowest link."""
         alone = self.megabytes * 8 / min(self.rates_mbit)
         if self.kind in ("all_reduce", "hogwild", "diloco"):
             every = self.settings.get("sync_every", self.settings.get("inner_steps", 1))
@@ -70,7 +70,7 @@ class Case:
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
-    """Yields cases: all strategies in turn, every third with unequal links, small and large models."""
+    """Yields cases: all strategies in turn, with small and large models, and with unequal links in every third case."""
     random = Random(seed)
     number = 0
     while number < count:
@@ -88,7 +88,7 @@ def _case(random: Random, number: int) -> Case:
     settings: dict[str, Any] = {}
     if kind in ("reduction_server", "sandblaster", "downpour"):
         servers = random.randint(1, min(8, MOST_HOSTS - workers))
-    if kind == "reduction_server" and number // len(KINDS) % 2:  # Every second of these has more reducers than workers.
+    if kind == "reduction_server" and number // len(KINDS) % 2:  # Half of them have more reducers than workers.
         workers = random.randint(2, 4)
         servers = random.randint(workers + 1, min(8, MOST_HOSTS - workers))
     if kind == "hogwild":

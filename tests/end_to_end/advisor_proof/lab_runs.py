@@ -42,7 +42,7 @@ class Outcome:
 
 
 class CaseRunner:
-    """Launches cases with `torchyard run` on hosts with a sshd each."""
+    """Launches cases with `torchyard run` on hosts that each run an sshd."""
 
     def __init__(self, folder: Path, lab: Lab) -> None:
         self._folder = folder
@@ -73,7 +73,7 @@ class CaseRunner:
 
     @property
     def measured_mbit(self) -> list[int]:
-        """The bandwidths that the last launch has measured, in Mbit/s."""
+        """The bandwidths that the last launch measured, in Mbit/s."""
         return sorted(round(rate * 8e-6) for rate in BandwidthCache(self._desktop.bandwidths).all_pairs().values())
 
     def _predict(self, case: Case, profile: Profile) -> Prediction:
@@ -151,5 +151,5 @@ def _pool(role: str, count: int, hosts: list[str]) -> dict[str, Any]:
 
 
 def open_lab(folder: Path) -> Lab:
-    """Returns a lab with hosts for the largest case; the caller enters it."""
+    """Returns a lab with enough hosts for the largest case. The caller enters its context."""
     return Lab(MOST_HOSTS, directory=folder / "lab")

@@ -1,4 +1,4 @@
-"""The report of the proof: predicted against measured as a table and a plot with every point."""
+"""The report of the proof: predicted and measured speeds, in a table and in a plot with every point."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Returns median, 95th percentile and maximum of the absolute errors, and the share inside the intervals."""
+    """Returns the median, 95th percentile and maximum of the absolute errors, and the share inside the intervals."""
     errors = [abs(each.error) for each in outcomes]
     return {
         "median": median(errors),
@@ -83,7 +83,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> None:
 
 
 def plot(outcomes: Sequence[Outcome]) -> str:
-    """Returns predicted over measured speed on logarithmic axes, with bands of 5% and 20%."""
+    """Returns a plot of predicted and measured speeds on logarithmic axes, with bands of 5% and 20%."""
     values = [value for each in outcomes for value in (each.measured, each.prediction.samples_s)]
     low, high = log10(min(values) / 1.3), log10(max(values) * 1.3)
 

@@ -1,4 +1,6 @@
-"""Proof that predictions hold on shaped links; writes docs/proof/advisor.md. It needs an otherwise idle machine."""
+"""Proof that predictions hold on shaped links; writes docs/proof/advisor.md. The proof needs an otherwise idle
+machine.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
     exported = desktop.torchyard("export", "slurm", file, "--on", "hpc")
     assert exported.returncode == 0, exported.stderr
     run_id = desktop.run(file)
-    # The script has the run's ID also in the path of its folder, and its last line the agent's path.
+    # The script's folder path also contains the run's ID. The last line contains the agent's path, so it is not
+    # compared.
     *submitted, _ = (desktop.run_dir(run_id) / "job" / "job.sh").read_text().replace(run_id, "RUN-ID").splitlines()
     *printed, _ = exported.stdout.splitlines()
     folder = "/root/.torchyard/hosts/hpc.1/runs/RUN-ID/job"

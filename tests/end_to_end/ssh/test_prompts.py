@@ -332,7 +332,7 @@ def test_ctrl_c_at_the_question_leaves_the_terminal_as_it_was(
     desktop.fleet_file.write_text(f"version: 1\nhosts:\n  - {{name: pam, address: {place}, user: lee}}\n")
 
     # The test starts the command from a shell, as a user would. Without a shell, the command would be the first process
-    # of its session, and the kernel would reset the terminal when the command ends.
+    # of its session, and the kernel would reset the terminal when the command exits.
     line = f"trap : INT; {shlex.join(desktop.command('hosts', 'check'))}; echo exit code $?; stty -a"
     monkeypatch.setattr(desktop, "command", lambda: ["sh", "-c", line])
 

@@ -49,7 +49,7 @@ def test_digits_on_three_hosts_reach_the_accuracy_of_one_process(
     assert accuracy(output) >= 0.96
     assert together == pytest.approx(accuracy(output), abs=0.01)
     assert not any("Traceback" in log for log in logs.values()), logs
-    # The events contain the metrics that the script has reported, and how long the phases of the launch took.
+    # The events contain the metrics that the script reported, and how long the phases of the launch took.
     assert {event["replica"] for event in outcome.of("report")} == {"chief-0", "worker-0", "worker-1"}
     timings = outcome.ended["timings"]
     assert (

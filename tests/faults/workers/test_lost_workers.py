@@ -27,7 +27,7 @@ NAMES = ("worker-0", "worker-1", "worker-2")
 WORKERS = "{name: workers, role: worker, replicas: 3, min_replicas: 1, placement: spread, hosts: [gpu-a, gpu-b, gpu-c]}"
 CONTINUE = "kind: all_reduce, on_worker_loss: continue"
 RETURN_S = 2 * SOON_S
-"""Timeout in seconds for a lost worker to end, start again and return."""
+"""Timeout in seconds for a lost worker to exit, start again and return."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_the_next_worker_saves_checkpoints_until_a_lost_chief_is_back(team: Team
     ("strategy", "pools"),
     [
         pytest.param(CONTINUE, [WORKERS], id="all_reduce"),
-        # In this strategy, the worker that is lost also sums a part of the gradients.
+        # Under this strategy, the lost worker also sums a part of the gradients.
         pytest.param(
             CONTINUE.replace("all_reduce", "reduction_server"),
             [WORKERS, "{name: reducers, role: reducer, replicas: 1, hosts: [gpu-a]}"],

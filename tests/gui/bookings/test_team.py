@@ -153,6 +153,6 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
     desk.wait_until(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
-    # The window shows changes that are made over other connections again.
+    # The window again shows changes that are made over other connections.
     desk.book("b3", 1, 2, "after it")
     desk.wait_until(lambda: desk.shown("after it"))

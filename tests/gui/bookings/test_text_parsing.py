@@ -66,7 +66,7 @@ def test_the_dialogs_fields_are_read_in_their_zone_and_an_end_may_be_a_length() 
     draft = read(Fields("run", "gpu-a:0-1", "2031-03-30 01:00", "+4h", ZONE), SLOTS, NOW)
     assert isinstance(draft, Draft)
     assert draft.start == datetime(2031, 3, 30, 0, 0, tzinfo=UTC)
-    # The clock skips an hour in this night, but the length of a booking is the time that really passes.
+    # The clock skips an hour on this night, but the length of a booking is elapsed time.
     assert draft.end - draft.start == timedelta(hours=4)
     assert format_time(draft.end, ZONE) == "2031-03-30 06:00"
 

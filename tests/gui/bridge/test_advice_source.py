@@ -1,4 +1,4 @@
-"""Tests that advice is made on a thread from the profile that this computer has, and that errors arrive as values."""
+"""Tests that advice is computed on a thread, from this computer's profile, and that errors arrive as values."""
 
 from __future__ import annotations
 

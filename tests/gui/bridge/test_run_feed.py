@@ -44,7 +44,7 @@ def feed(model: RunsModel) -> RunFeed:
 
 
 class LateClock:
-    """Replaces the module `time`, to simulate that the window was blocked for some time."""
+    """Replaces the module `time`, to simulate a window that was blocked for some time."""
 
     late_s = 0.0
 

@@ -20,7 +20,7 @@ from torchyard_gui.canvas.view import CanvasView
 
 
 class Hand:
-    """A simulated mouse on a view; positions are in the scene's coordinates."""
+    """A simulated mouse on a view; positions are in scene coordinates."""
 
     def __init__(self, view: CanvasView, scene: TopologyScene):
         self.view = view

@@ -1,4 +1,4 @@
-"""Sample plans of various sizes, which the real planner makes."""
+"""Sample plans of various sizes, which are computed by the real planner."""
 
 from __future__ import annotations
 

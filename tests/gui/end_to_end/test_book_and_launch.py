@@ -75,7 +75,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.hosts_were_asked()
     page = person.topology
     person.wait_until(lambda: page.planning.booked.others)
-    # The window shows before the launch when the booking will end.
+    # Before the launch, the window shows when the booking will end.
     end = until(start, theirs.end, ZONE)
     assert "booked by lee until" in page.current_plan.problems[0].message
 
@@ -116,7 +116,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     assert booked.run_id == person.picture.run_id
     assert len(booked.gpus) == 2
 
-    # The user opens the booking from the page of the run, sees there that it is running, and returns to the run.
+    # The user opens the booking from the run's page, sees there that the run is active, and returns to the run.
     person.press(person.button(person.runs.bar, "Booking"))
     calendar = bookings_page(person)
     person.wait_until(lambda: calendar.surface.selection == booked.id)
@@ -129,8 +129,8 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
     assert lee.booking(booked.id).state == "released"
 
-    # The user closes the window before the second run starts. The window asks, and then cancels the launch and its
-    # booking.
+    # The user closes the window before the second run starts. The window asks for confirmation, and then cancels the
+    # launch and its booking.
     closed: list[bool] = []
     person.window.closed.connect(lambda: closed.append(True))
     runs = person.runs
@@ -144,7 +144,7 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
         person.window.close()
         assert not closed
         answer(person, "Cancel the launch and close")
-        person.window.close()  # If the user closes the window again, it shows the progress.
+        person.window.close()  # If the user closes the window again, it shows the progress of the cancellation.
         assert person.window.current == "runs"
         assert runs.run_view.work.text == "Cancelling …"
 

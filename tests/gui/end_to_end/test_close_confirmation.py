@@ -1,4 +1,6 @@
-"""Tests of closing the window during a launch: it asks, cancels the launch and closes; nothing is left on a host."""
+"""Tests of closing the window during a launch: the window asks for confirmation, cancels the launch, and closes.
+Nothing is left on a host.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,7 @@ def answer(person: SimulatedUser, words: str) -> None:
 
 
 def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[str]:
-    """Calls `act` once, when the launch reaches a step. Returns a list that contains the step as soon as this has
-    happened.
-    """
+    """Calls `act` once, when the launch reaches a step. The returned list is empty until then."""
     done: list[str] = []
     assert job is not None
 

@@ -42,7 +42,7 @@ def on_three_hosts(folder: Path, script: str) -> Path:
 
 
 def succeeded(person: SimulatedUser) -> None:
-    """Waits until the page of the run shows that it has succeeded."""
+    """Waits until the run's page shows that the run has succeeded."""
     person.on_the_runs_page()
     person.wait_until(lambda: person.picture.is_over)
     assert person.picture.state == "succeeded", person.picture.reason

@@ -1,4 +1,4 @@
-"""Tests of restarting a run that another computer has launched: the window asks before it sends secrets."""
+"""Tests of restarting a run that was launched by another computer: the window asks before it sends secrets."""
 
 from __future__ import annotations
 

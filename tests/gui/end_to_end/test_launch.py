@@ -191,7 +191,7 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
 
 
 @pytest.mark.train
-@pytest.mark.timeout(300)  # Three processes import torch meanwhile.
+@pytest.mark.timeout(300)  # Three processes import torch during this time.
 def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_end(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, warm_python: str, tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ def locked(hosts: Lab, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[..., Desktop]:
-    """Returns a function that creates a desktop with the named hosts and with the encrypted key only."""
+    """Returns a function that creates a desktop with the named hosts and only the encrypted key."""
 
     def made(*names: str) -> Desktop:
         desktop = make_desktop(hosts)

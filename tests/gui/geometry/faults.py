@@ -1,4 +1,4 @@
-"""Finds faults of a window's texts: cut off, shortened without a tool tip, overlapping, blank, or outside."""
+"""Finds a window's texts that are cut off, shortened without a tool tip, overlapping, blank, or outside their area."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class _Run:
-    """A painted text, with its position in the coordinates of the window."""
+    """A painted text, with its position in window coordinates."""
 
     widget: QWidget
     text: str
@@ -97,7 +97,7 @@ def _visible_widgets(window: QWidget) -> Iterator[QWidget]:
 
 
 def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
-    """Returns whether a text of a widget can be scrolled horizontally, and vertically, in one of its ancestors."""
+    """Returns whether a widget's text can be scrolled horizontally, and whether it can be scrolled vertically."""
     area = viewport.parentWidget()
     if isinstance(area, QHeaderView):
         area = area.parentWidget()
@@ -169,7 +169,7 @@ def _is_elided(widget: QWidget, text: str) -> bool:
 
 
 def _has_tip(widget: QWidget, text: PaintedText) -> bool:
-    """Returns whether the pointer over a text shows a tool tip."""
+    """Returns whether a tool tip is shown while the pointer is over a text."""
     _hide_tip()
     place = text.ink.center().toPoint()
     event = QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place))

@@ -168,5 +168,5 @@ class _Device(QPaintDevice):
 
 
 def text_box(rect: QRect | QRectF) -> str:
-    """Formats the position and size of a rectangle for the message of a fault."""
+    """Formats the position and size of a rectangle for a fault's message."""
     return f"{rect.x():.0f},{rect.y():.0f} {rect.width():.0f}×{rect.height():.0f}"

@@ -72,7 +72,7 @@ class Window:
         return self.page.feed
 
     def stop_run(self) -> None:
-        """Stops the run that is shown by force, and waits until it has ended."""
+        """Stops the displayed run by force, and waits until it has ended."""
         assert self.page.feed is not None
         self.runs.stop(self.page.feed.run, lambda error: pytest.fail(error.sentence()), force=True)
         self.wait_over()

@@ -103,7 +103,7 @@ class Acting:
         run_id: str = "20251009-101010-acted",
         design: Topology | None = None,
     ):
-        """Creates the run; `design` is the topology; if it is not given, the topology is made from `pools`."""
+        """Creates the run. Its topology is `design` if given, and otherwise consists of `pools`."""
         pools = pools or (
             "{name: chief, role: chief, replicas: 1, gpus: 1}",
             "{name: workers, role: worker, replicas: 3, gpus: 1}",
@@ -362,7 +362,7 @@ class Acting:
                 link.say("telemetry", self.sample(name, at, loss=loss, **how))
 
     def note(self, home: Home, state: str = "running", at: float = 1.0, **more: Any) -> None:
-        """Writes the record that the desktop keeps of a run that it has launched."""
+        """Writes the desktop's own record of a run that it launched."""
         assert self.plan.primary is not None
         History(home.history).save(
             RunRecord(

@@ -1,4 +1,4 @@
-"""Tests of comparing several selected runs: each has a curve, over the step or over the time."""
+"""Tests of comparing several selected runs: each has a curve, with the step or the time on the x-axis."""
 
 from __future__ import annotations
 

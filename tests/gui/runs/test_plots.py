@@ -1,4 +1,6 @@
-"""Tests of plots: they draw only the visible resolution, keep peaks, and react to the wheel and the keyboard."""
+"""Tests of plots: they draw no more points than the screen can show, keep peaks, and react to the wheel and the
+keyboard.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,10 @@ def seconds_shown(plots: Plots) -> float:
 def test_an_hour_is_drawn_in_as_many_points_as_there_are_pixels(plots: Plots) -> None:
     times, values = plots.curve("use", "worker-0").getData()
     assert len(values) < HOUR / 4
-    assert values.min() == 1.0  # A minimum that lasts one of 3,600 seconds must remain visible.
+    assert values.min() == 1.0  # A minimum that lasts only one of the 3,600 seconds must remain visible.
     assert (times[0], times[-1]) == (1_000_000.0, 1_000_000.0 + HOUR - 1)
     assert seconds_shown(plots) >= HOUR - 1
-    # Plots have the same distance vertically and horizontally.
+    # The vertical and horizontal gaps between plots are equal.
     first, beside, below = (plots._plots[kind].geometry() for kind in ("throughput", "loss", "use"))
     assert beside.left() - first.right() == below.top() - first.bottom() > 8
 

@@ -1,4 +1,4 @@
-"""Tests that the page shows why a run restarts, for which hosts it waits and how long, and how often each replica has
+"""Tests that the page shows why a run restarts, which hosts it waits for and how long, and how often each replica has
 restarted.
 """
 

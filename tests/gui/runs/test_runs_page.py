@@ -186,8 +186,8 @@ def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_adde
     known = page.model.run(run.run_id)
     assert known is not None
     assert page.list_model.state_of(known) == f"running as of {clock(BEGAN + 1)}"
-    # *Restart* is disabled, because there would be a second run. *Stop* is enabled, but only says why the run cannot be
-    # stopped.
+    # *Restart* is disabled, because it would create a second run. *Stop* is enabled, but only says why the run cannot
+    # be stopped.
     assert (acts.stop.isEnabled(), acts.restart.isEnabled()) == (True, False)
     acts.stop.trigger()
     assert page._stop_dialog is not None
@@ -211,7 +211,7 @@ def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
     run.play("run_state", 20, state="failed", reason="the primary host gpu-a was lost")
     run.alive = False
     run.down.add("gpu-a")
-    page = make_page(run)  # Another computer has launched the run.
+    page = make_page(run)  # The run was launched by another computer.
     page.model.refresh()
     qtbot.waitUntil(lambda: page.feed is not None and page.feed.error is not None)
 

@@ -1,6 +1,6 @@
 """Tests that the parts of a step are shown for each replica and server, with units.
 
-Values that a strategy does not have are left out, and are not shown as zeros.
+Values that a strategy does not have are left out rather than shown as zeros.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_the_step_of_a_trainer_has_its_prediction_beside_it(
     page.run_view.choose(["ps-0"])
     assert panel.predicted["compute_s"].isHidden(), "a server computes no step"
     page.run_view.choose(["worker-0"])
-    # The others continue as a smaller run, which was not predicted.
+    # The remaining trainers continue as a smaller run, for which there was no prediction.
     run.play("replica_state", 20, replica="worker-2", host="gpu-b", state="lost", exit_code=None)
     qtbot.waitUntil(lambda: panel.predicted["compute_s"].isHidden())
 

@@ -34,7 +34,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
     digits.wait_until(lambda: left_of_canvas(digits) == WIDTH)
     assert page.side.strip.isVisible()
     assert not page.palette_.isVisible()
-    # In the order of Tab, the strip comes before the canvas, as the palette does.
+    # In the Tab order, the strip comes before the canvas, as the palette does.
     page.side.strip.setFocus()
     for stop in (page.side.strip.roles, page.view):  # type: ignore[attr-defined]  # Only the subclass has this attribute.
         digits.keys(Qt.Key.Key_Tab)

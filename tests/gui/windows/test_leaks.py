@@ -78,7 +78,7 @@ def live_objects() -> list[QObject | QGraphicsItem]:
 def is_popup(thing: QObject | QGraphicsItem) -> bool:
     """Returns whether an object is the popup of a combo box.
 
-    Popups are not counted, because Qt creates them late, even for combo boxes that an earlier test has left behind. The
+    Popups are not counted, because Qt creates them late, even for combo boxes that an earlier test left behind. The
     combo boxes are counted.
     """
     return isinstance(thing, QFrame) and thing.metaObject().className() == "QComboBoxPrivateContainer"

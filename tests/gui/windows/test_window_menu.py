@@ -81,7 +81,7 @@ def test_the_menu_opens_as_often_as_it_is_wanted(wiring: WindowConnections, qtbo
         press(Key.Key_Escape)
         qtbot.waitUntil(lambda: not window.menu.isVisible())
     assert [text.strip() for text in found[0][0][:2]] == ["Undo", "Redo"]
-    assert all(each == found[0] for each in found[1:])  # No submenu is left from earlier times.
+    assert all(each == found[0] for each in found[1:])  # No submenu is left over from an earlier opening of the menu.
 
 
 def test_the_palette_opens_after_the_menu(wiring: WindowConnections, qtbot: QtBot) -> None:

@@ -1,6 +1,6 @@
 """Provides the agent's files as an earlier deployment leaves them: unpacked and compiled, with no process running.
 
-Otherwise, each host of each test would unpack and compile the agent, which takes three seconds of CPU time.
+Otherwise, the agent would be unpacked and compiled on each host in each test, which takes three seconds of CPU time.
 """
 
 from __future__ import annotations

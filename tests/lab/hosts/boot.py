@@ -28,7 +28,7 @@ def kept_reachable(spec: HostSpec) -> list[Path]:
     """Returns the folders below HOME or /tmp that remain visible on hosts: the repository and the tests' interpreter.
 
     A virtual environment's interpreter links to its base interpreter, so both folders are included. If the base
-    interpreter was installed by pyenv, the whole folder of pyenv is included. A host that is specified without Python
+    interpreter was installed by pyenv, the entire pyenv folder is included. A host that is specified without Python
     gets no folder, and a host with an old Python gets only the folder of that interpreter.
     """
     if spec.python == "none":
@@ -51,8 +51,8 @@ def old_python() -> Path:
 def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path, home_of: Callable[[str], Path]) -> str:
     """Returns the script of the host's first process, which sets up its mounts, starts sshd, and waits.
 
-    Its stdin is a pipe that the test process holds. When the test process ends for any reason, the read returns and the
-    first process ends, and then the kernel ends every other process of the host.
+    Its stdin is a pipe that the test process holds. When the test process exits for any reason, the read returns, the
+    first process exits, and the kernel then kills every other process on the host.
     """
     lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
     for name in etc_files(spec):

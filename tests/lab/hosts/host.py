@@ -90,12 +90,12 @@ class LabHost:
         self.wait_until_gone()
 
     def kill(self) -> None:
-        """Begins to end the host if it is running; the kernel then ends every process of the host."""
+        """Starts to shut the host down if it is running; the kernel then kills all of the host's processes."""
         if self._machine is not None and self._machine.alive:
             self._machine.kill()
 
     def wait_until_gone(self) -> None:
-        """Waits until the host has ended after `kill`."""
+        """Waits until the host is gone after `kill`."""
         if self._machine is not None:
             self._machine.wait_until_gone()
 
@@ -167,7 +167,7 @@ class LabHost:
         return self._running.pid_namespace
 
     def fork_scripts_from(self, fork_server: ForkServer) -> str:
-        """Returns the path on the host of a `python` that runs scripts by forking `fork_server`."""
+        """Returns the path, on the host, of a `python` that runs scripts by forking `fork_server`."""
         fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
@@ -186,8 +186,8 @@ class LabHost:
             if found := self._sshd(sessions=sessions) - ended:
                 self.exec(["sh", "-c", f"kill -KILL {' '.join(map(str, found))}"])
                 ended.update(found)
-            # Processes are found by PID, because an ending process loses its title before it closes its sockets, and by
-            # port, because a new process has no title for a moment.
+            # Processes are found by PID, because an exiting process loses its title before it closes its sockets, and
+            # by port, because a new process does not yet have a title.
             left = ended & {process.pid for process in self.processes()}
             return not left and not self._running.listens(self.port)
 
@@ -205,7 +205,7 @@ class LabHost:
 
     @property
     def known_hosts(self) -> str:
-        """Returns the line for the host's true key in a known-hosts file."""
+        """Returns the known-hosts line for the host's actual key."""
         return known_hosts_line(self.address, self.port, self.public_key) + "\n"
 
     def change_host_key(self) -> None:
@@ -214,7 +214,7 @@ class LabHost:
         self.restart_sshd()
 
     def set_ssh_environment(self, environment: Mapping[str, str]) -> None:
-        """Replaces the environment variables that future SSH sessions have."""
+        """Replaces the environment variables of future SSH sessions."""
         self.spec = replace(self.spec, ssh_environment=dict(environment))
         self._files.write_sshd_config(self.spec, self.port)
         self.restart_sshd()
@@ -237,7 +237,7 @@ class LabHost:
         self._network.shape(self.name, rate, after)
 
     def unshape(self) -> None:
-        """Removes the limit of the cable's rate."""
+        """Removes the cable's rate limit."""
         self._network.unshape(self.name)
 
     @property

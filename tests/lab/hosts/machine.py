@@ -16,14 +16,14 @@ NAMESPACES = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "-
 
 
 class Machine:
-    """A running set of namespaces, which ends with `kill`, or when this process ends for any reason."""
+    """A running set of namespaces, which exists until `kill` is called or this process exits for any reason."""
 
     def __init__(self, name: str, network_namespace: str, script: Path, log: Path):
         self._name = name
         with log.open("w") as output:
             self._outer = subprocess.Popen(
                 ["ip", "netns", "exec", network_namespace, "unshare", *NAMESPACES, "bash", str(script)],
-                # The script reads from this pipe, which remains open until this process ends.
+                # The script reads from this pipe, which remains open until this process exits.
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -60,16 +60,16 @@ class Machine:
         return pid_namespace(self.first_pid)
 
     def kill(self) -> None:
-        """Begins to end the machine; the kernel then ends every process of the machine."""
+        """Starts to shut the machine down; the kernel then kills all of the machine's processes."""
         try:
-            # The first process ends only after all other processes of the machine, and the outer process waits for it.
+            # The first process exits only after all other processes of the machine, and the outer process waits for it.
             os.kill(self.first_pid, signal.SIGKILL)
         except (LabBroken, OSError):
             with suppress(ProcessLookupError):
                 self._outer.kill()
 
     def wait_until_gone(self) -> None:
-        """Waits until the machine has ended after `kill`."""
+        """Waits until the machine is gone after `kill`."""
         if self._outer.stdin:
             self._outer.stdin.close()
         self._outer.wait(timeout=30)
@@ -81,7 +81,7 @@ class Machine:
         return ["nsenter", "--target", str(self.first_pid), *namespaces, "--wd=/", *identity, "--", *argv]
 
     def processes(self) -> list[HostProcess]:
-        """Returns every process in the machine, or none after its end."""
+        """Returns every process in the machine, or none once the machine is gone."""
         return processes_in(self.pid_namespace) if self.alive else []
 
     def listens(self, port: int) -> bool:

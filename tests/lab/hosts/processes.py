@@ -17,7 +17,7 @@ class HostProcess(NamedTuple):
 
     def is_sshd(self, *, sessions: bool = False) -> bool:
         """Returns whether the process is the listening sshd or, if `sessions` is set, one that serves a connection."""
-        # Before sshd sets its title, its command line is visible. The server of a session is started with -R.
+        # Until sshd sets its title, its original command line is visible. The server of a session is started with -R.
         listens = "[listener]" in self.argv[0] or (self.argv[0].endswith("/sshd") and "-R" not in self.argv)
         return listens or (sessions and self.argv[0].startswith("sshd: "))
 
@@ -32,7 +32,7 @@ def processes_in(namespace: Path) -> list[HostProcess]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # A process may end at any time, and this user may not be allowed to read some processes.
+            # A process may exit at any time, and this user may not be allowed to read some processes.
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 if (entry / "ns" / "pid").readlink() == namespace:
                     found.append(_describe(entry))

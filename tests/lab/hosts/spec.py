@@ -22,7 +22,7 @@ class HostSpec:
         last_octet: Last part of the address, for tests that depend on the order of addresses.
         users: Accounts in addition to root, with the same key.
         user: The account named in the fleet file.
-        sshd: First lines of the configuration of sshd.
+        sshd: First lines of sshd's configuration.
         passwords: Passwords by account, which PAM requests with "Password: " if `sshd` allows such logins.
         login_takes_s: Seconds that the server takes to look up a key.
     """

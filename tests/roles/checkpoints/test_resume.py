@@ -43,7 +43,7 @@ def uninterrupted(gang: Gang, program: Path = PROGRAM, how: Sequence[str] = ()) 
 def killed_somewhere_and_resumed(
     gang: Gang, kills: int, seed: int, program: Path = PROGRAM, how: Sequence[str] = ()
 ) -> list[str]:
-    """Kills the run several times, each time after a new checkpoint and at a random time in a step. Then lets the run
+    """Kills the run several times, each time after a new checkpoint, at a random time during a step. Then lets the run
     finish.
     """
     dice = random.Random(seed)

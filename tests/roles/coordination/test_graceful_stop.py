@@ -1,4 +1,4 @@
-"""Tests of the graceful stop: after SIGTERM, all ranks end after the same step, with a checkpoint and exit code 0."""
+"""Tests of the graceful stop: after SIGTERM, all ranks save a checkpoint after the same step, and exit with code 0."""
 
 from __future__ import annotations
 

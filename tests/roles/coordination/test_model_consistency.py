@@ -53,7 +53,7 @@ def met(
     Args:
         texts: The description of the model for each rank; a rank with None does not take part.
         within_s: The timeout of each rank.
-        others: Different timeouts, by the name of the trainer.
+        others: Different timeouts, by the trainer's name.
     """
 
     def take_part(rank: int, text: str | None) -> Exception | None:

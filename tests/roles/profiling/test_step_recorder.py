@@ -33,7 +33,7 @@ class Clock:
 
 
 class Finished(BaseException):
-    """Raised in place of the exit of the process."""
+    """Raised instead of exiting the process."""
 
 
 class TimedModel(torch.nn.Module):
@@ -84,7 +84,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def train(clock: Clock, file: Path, *, samples: int = 800, uses_loader: bool = True) -> dict[str, Any]:
-    """Trains until the recorder ends the process; returns the content of its file."""
+    """Trains until the recorder exits the process; returns the content of its file."""
     cluster = Cluster(Environment(profile=str(file)), SingleProcess(), torch.device("cpu"))
     model = TimedModel(clock)
     model, optimizer = cluster.distribute(model, TimedOptimizer(model))

@@ -1,4 +1,4 @@
-"""Prints, as JSON, every variable that describes the group of ranks, as an evaluator's script does that does not use
+"""Prints, as JSON, every variable that describes the group of ranks. Stands for an evaluator's script that does not use
 torch.
 """
 

@@ -1,4 +1,4 @@
-"""Makes worker 1 fail with an exception in its third step, while the chief waits for its gradients."""
+"""Makes worker 1 fail with an exception in its third step, while the chief is waiting for that worker's gradients."""
 
 import torch
 

@@ -2,7 +2,7 @@
 
     rounds.py FOLDER STEPS SECONDS_A_STEP [BATCH_OF_RANK …]
 
-With HOLD=STEP a rank that has finished STEP steps continues only when it is asked to stop.
+With HOLD=STEP, a rank that has finished STEP steps continues only when it is asked to stop.
 
 FOLDER/<rank> holds the number of finished steps. After leave(), the script writes FOLDER/result.<rank>, whose content
 would be too long for a pipe: the indices of the samples in each step, the parameters before each step, and the

@@ -1,6 +1,6 @@
 """Tests of every strategy with scripts that change torch's defaults and other process-wide settings.
 
-Either the script trains, or it ends with a message that says what the strategy does not support.
+Either the script trains, or it exits with a message that says what the strategy does not support.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ STRATEGIES = {
     "diloco sharded": grouped(2, 2, **ROUNDS, **SHARD),
 }
 NEEDS = {"diloco sharded": ("all-trained",)}
-"""Words that the program needs in addition, because some strategies train all parameters."""
+"""Additional words that the program needs, because some strategies train all parameters."""
 WORDS = ["compile", "reentrant", "checkpoint", "accumulate", "sparse", "dataclass", "lbfgs", "optimizers", "device"]
 COMBINED = ("accumulate", "checkpoint", "dataclass", "optimizers")
 """Words that a strategy supports in combination."""
@@ -134,7 +134,7 @@ REFUSED = {
     ("sharded", "sparse"): "The gradients of `table` are sparse, so they cannot be sharded.",
     ("diloco sharded", "sparse"): "The gradients of `table` are sparse, so they cannot be sharded.",
 }
-"""A part of the message with which the script ends, by strategy and word."""
+"""A part of the message with which the script exits, by strategy and word."""
 
 
 def check_learns(starting: Starting, strategy: str, *words: str) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.train
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[ty.Cluster]:
-    """Returns the cluster of a process that no launcher has started; it consists of this process alone."""
+    """Returns the cluster of a process that was not started by a launcher; it consists of this process alone."""
     kept = bare_environment()
     for name in set(os.environ) - set(kept):
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Tests of the parts into which each strategy divides the time of a step: computing, exchange, and waiting."""
+"""Tests of the parts into which each strategy divides a step's time: computing, exchange, and waiting."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Site:
 
     def _end_stores(self) -> None:
         while self._stores:
-            self._stores.pop().communicate(timeout=60)  # Closing stdin ends the program.
+            self._stores.pop().communicate(timeout=60)  # The program exits when its stdin is closed.
 
     def close(self) -> None:
         self._end_stores()

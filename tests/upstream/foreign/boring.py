@@ -1,4 +1,4 @@
-"""Trains Lightning's BoringModel with its DDP strategy on the ranks that the launcher has started."""
+"""Trains Lightning's BoringModel with its DDP strategy on the ranks that were started by the launcher."""
 
 import os
 

@@ -1,1 +1,4 @@
-"""Journeys through the window. Each module has a function `journey(user)`; `python -m tests.window.run` performs it."""
+"""Journeys: scenarios in which a simulated user operates the real window.
+
+Each module has a function `journey(user)`, which `python -m tests.window.run` calls.
+"""

@@ -74,7 +74,7 @@ def prepare(home: Path) -> list[str]:
 
 @contextmanager
 def prepared(home: Path) -> Iterator[None]:
-    """Ends the agent of this computer and the agent's run after the journey."""
+    """Removes this computer's agent, and ends its run, after the journey."""
     try:
         yield
     finally:
@@ -84,7 +84,7 @@ def prepared(home: Path) -> Iterator[None]:
 
 
 def journey(user: User) -> None:
-    """Performs the steps until the window is killed, when it has unsaved changes and a live run."""
+    """Performs the steps up to the killing of the window, which then has unsaved changes and a live run."""
     window: Any = user.window
     user.expect(lambda: window.page("topology").document.path is not None, "the file is open")
     user.key("ctrl+Return")

@@ -201,7 +201,7 @@ def test_saved_checkpoints_are_journaled_once_also_on_a_single_host(run_scenario
         first = save(checkpoints(chief), 10, 1000)
         await eventually(lambda: saved() == [first])
         last = save(checkpoints(chief), 20, 1000)
-        go(chief)  # At the end, the run has a checkpoint for which the keeper has not looked yet.
+        go(chief)  # The run ends before the keeper finds the last checkpoint.
         assert (await cluster.end())["state"] == "succeeded"
         assert saved() == [first, last]
 

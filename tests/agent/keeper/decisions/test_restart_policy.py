@@ -274,7 +274,7 @@ def test_stop_ends_a_run_that_waits_for_a_host() -> None:
 
 
 def _next_event(driver: Driver, dice: random.Random) -> Event:
-    """Returns a random event that is possible in the present state; stop requests are rare."""
+    """Returns a random event that is possible in the current state; stop requests are rare."""
     run = driver.run
     possible: list[Event] = [LinkBroken("b"), LinkRestored("b")]
     if dice.random() < 0.05:
@@ -319,7 +319,7 @@ def test_random_events_never_start_two_generations_and_the_run_ends(seed: int) -
         for start in of(StartGang, result):
             started[start.gang] += 1
             alive = [one.name for one in before.replicas if one.gang == start.gang and not one.state.is_terminal]
-            # At most one replica may still be recorded as alive: the replica whose end has caused this restart.
+            # At most one replica may still be recorded as alive: the replica whose end caused this restart.
             assert len(alive) <= 1
             assert not [one for one in start.replicas if driver.run.host(driver.run.replica(one).host).lost]
     assert driver.run.state.is_terminal
@@ -378,7 +378,7 @@ def test_orphans_of_a_failed_generation_end_before_the_next(run_scenario: RunSce
         helper = a.run_dir / "work" / "helper"
         await eventually(lambda: "looked" in a.output("worker-0") and helper.exists() and helper.read_text())
         assert "alive" not in a.output("worker-0")
-        os.kill(int(helper.read_text()), 0)  # Raises an error if the evaluator's child has ended.
+        os.kill(int(helper.read_text()), 0)  # Raises an error if the evaluator's child has exited.
         await eventually(lambda: a.states()[-1] == "running")
         await a.call("stop", reason="enough")
         assert (await cluster.end())["state"] == "stopped"

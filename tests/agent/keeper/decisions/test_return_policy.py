@@ -1,4 +1,4 @@
-"""Tests of the decisions about lost replicas that return to a gang that has continued without them."""
+"""Tests of the decisions about lost replicas that return to a gang that continued without them."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_events_after_the_end_have_no_effect() -> None:
 
 
 def _next_event(driver: Driver, dice: random.Random) -> Event:
-    """Returns a random event that is possible in the present state."""
+    """Returns a random event that is possible in the current state."""
     run = driver.run
     possible: list[Event] = [LinkBroken("b"), LinkRestored("b"), StopRequested("enough", dice.random() < 0.5)]
     if dice.random() < 0.1:

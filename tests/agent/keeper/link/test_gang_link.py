@@ -129,7 +129,7 @@ def test_no_message_is_lost_if_a_link_is_restored_within_the_lease(run_scenario:
         for _ in range(3):
             relay.cut()
             await asyncio.sleep(0.05)  # The next cut may come while the member is reconnecting.
-        (b.run_dir / "work" / "go").touch()  # The rank waits for this file and thus ends while the link is broken.
+        (b.run_dir / "work" / "go").touch()  # The rank waits for this file, so it exits while the link is broken.
         relay.cut()
         (a.run_dir / "work" / "go").touch()
         ended = await cluster.end()

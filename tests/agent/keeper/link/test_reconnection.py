@@ -71,7 +71,9 @@ class Posed:
     def __init__(self, host: str, primary: Host):
         self.heard: list[Message] = []
         self.deaf_to = ""
-        """A kind of message. From the first one on, the member ignores all messages until it reconnects."""
+        """A kind of message. Once a message of this kind arrives, the member ignores all messages until it
+        reconnects.
+        """
         self._host = host
         self._primary = primary
         self._got = 0
@@ -261,7 +263,7 @@ class PosedPrimary:
 
 
 def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: RunScenario) -> None:
-    """Slow: the member's ranks take 1.5 s to end, and the member's lease expires twice."""
+    """Slow: the member's ranks take 1.5 s to exit, and the member's lease expires twice."""
     taken = f"GPU-{os.urandom(8).hex()}"
 
     async def scenario(cluster: KeeperCluster) -> None:

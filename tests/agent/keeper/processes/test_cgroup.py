@@ -1,4 +1,4 @@
-"""Tests of a run's control group: orphans are attributed to the run, and processes that fork endlessly are ended."""
+"""Tests of a run's control group: orphans are attributed to the run, and processes that fork endlessly are killed."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from torchyard_agent.protocol.paths import gpu_socket
 AGENT = Path(__file__).resolve().parents[4] / "agent"
 ME = getpass.getuser()
 BUSY_S = 10.0
-"""Seconds that a busy machine may need in addition. Misbehaving lock holders are slow or silent for minutes."""
+"""Additional seconds that a busy machine may need. Misbehaving lock holders are slow or silent for minutes."""
 HOLDER = {"user": "another user", "run_id": "20260101-ab12", "name": "digits", "host": "gpu-a"}
 
 # This program locks the GPUs named on its command line and answers clients, as a keeper does.

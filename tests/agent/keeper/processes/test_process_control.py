@@ -1,4 +1,4 @@
-"""Tests of finding and ending process trees, and of the orphans that a killed keeper leaves."""
+"""Tests of finding and ending process trees, and of the orphans that a killed keeper leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a rank behaves in an interpreter that was started early as in an interpreter that was started normally."""
+"""Tests that a rank behaves the same in an interpreter that was started early as in one that was started normally."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Bench:
         return rank_process.spawn(self.place, "worker-0", share, [], self.secrets, warm=self.warm if early else None)
 
     async def end(self, rank: Rank) -> tuple[int, str]:
-        """Waits until the rank has ended; returns its exit code and output."""
+        """Waits until the rank exits; returns its exit code and output."""
         await eventually(lambda: rank.process.poll() is not None)
         log = Path(self.place.log_file("worker-0", 0))
         output = log.read_text()
@@ -376,7 +376,7 @@ def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, in
         assert await bench.start_early(share) == 0
         assert not (tmp_path / "marks").exists()
         bench.warm.start(("worker-0", 0), share["argv"], dict(os.environ), bench.place.work, (IMPORTED,), spare=True)
-        assert not bench.warm.pids()  # The keeper does not try again to start a command early if this has failed once.
+        assert not bench.warm.pids()  # A command that failed to start early is not tried again.
         return await bench.end(bench.start(share, early=True))
 
     assert asyncio.run(scenario()) == (0, "ran\n")

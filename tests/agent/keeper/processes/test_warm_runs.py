@@ -159,7 +159,7 @@ async def begin(cluster: KeeperCluster, source: str, **options: Any) -> Host:
 
 
 def test_a_restart_takes_over_the_spare_that_waits(run_scenario: RunScenario) -> None:
-    """The orphans of the first generation are ended, but the spare is not."""
+    """The orphans of the first generation are killed, but the spare is not."""
 
     async def scenario(cluster: KeeperCluster) -> None:
         a = await begin(cluster, FAILS_ONCE, max_restarts=1)

@@ -97,7 +97,7 @@ def test_no_place_is_offered_that_ones_quota_would_refuse(team):
     kim, lee = team.open("kim"), team.open("lee")
     mine = kim.book(draft("a0 a1", 24, 5))
     tomorrow = replace(ON_B, earliest=NOW + DAY)
-    # In this week, 20 GPU-hours are left, which is five hours of four GPUs. The sixth hour must therefore be on Monday.
+    # 20 GPU-hours are left this week, which is five hours of four GPUs. The sixth hour must therefore be on Monday.
     sunday = NOW + 6 * DAY + 10 * HOUR
     fits = kim.find(tomorrow, zone="Europe/Berlin")
     assert [fit.start for fit in fits] == [sunday + number * 6 * HOUR for number in range(5)]

@@ -223,7 +223,7 @@ def test_without_rules_of_the_team_both_have_the_same_defaults() -> None:
 
 
 def test_a_refusal_by_the_database_names_the_rule_as_pythons_does(database_team: Team) -> None:
-    """The rules have changed after this desktop had read them, so only the database refuses the booking."""
+    """The rules changed after this desktop had read them, so only the database refuses the booking."""
     ada, lee = database_team.open("ada"), database_team.open("lee")
     old = lee.rules()
     ada.set_rules(replace(old, quota_gpu_hours=2))

@@ -1,4 +1,4 @@
-"""Tests of functions without side effects for rules, idle release, the names of slots, times, and usage."""
+"""Tests of the pure functions for rules, idle release, slot names, times, and usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the audit log of bookings, in which only the database's triggers write."""
+"""Tests of the audit log of bookings, to which only the database's triggers write."""
 
 from __future__ import annotations
 

@@ -424,7 +424,7 @@ def test_a_calendar_of_the_first_schema_is_brought_up_to_date_with_all_its_rows(
         wrong = [junk(*one).replace("'j'", f"'j{number}'") for number, one in enumerate(refused)]
         assert psql(postgres, "lee", "shipped", "\n".join(wrong))[0] == 0
         with postgres.connect("owner", "shipped") as owner:
-            # The setup of the old schema has granted this privilege.
+            # The setup of the old schema granted this privilege.
             owner.execute("GRANT CONNECT ON DATABASE shipped TO kim")
         with pytest.raises(Exception, match="older Torchyard"):
             open_store(postgres.url("kim", "shipped"), "kim")

@@ -1,5 +1,5 @@
-"""Tests that exactly one of fifty concurrent processes books the same GPUs, that it books all of them, and that no
-deadlock occurs.
+"""Tests that exactly one of fifty processes that compete for the same GPUs books them, that it books all of them, and
+that no deadlock occurs.
 """
 
 from __future__ import annotations

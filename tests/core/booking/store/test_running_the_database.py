@@ -1,4 +1,4 @@
-"""Tests the commands of docs/bookings.md, *Running the database*, by running them in their order."""
+"""Tests the commands in docs/bookings.md, *Running the database*, by running them in the documented order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def steps() -> dict[str, str]:
 
 @pytest.fixture
 def server() -> Iterator[Cluster]:
-    """Yields a separate server without the roles and the database of other tests."""
+    """Yields a separate server that has neither the roles nor the database of other tests."""
     try:
         with cluster() as made:
             with made.connect("owner", "postgres") as owner:

@@ -54,7 +54,7 @@ def test_a_freed_place_is_booked_for_who_waits_before_another_can_take_it(
     with pytest.raises(Clash) as refused:
         kim.book(draft("a0", 1, 1))
     assert [one.booking.id for one in refused.value.conflict.clashing] == [served.id]
-    # The client that has freed the slot learns about the new booking exactly once.
+    # The client that freed the slot learns about the new booking exactly once.
     assert kim.serve_waiting() == (served,)
     assert kim.serve_waiting() == ()
 

@@ -320,7 +320,8 @@ def test_a_command_copies_some_and_the_window_all_of_two_weeks_back_and_sixty_da
 
     desk.calendar.keep(all_of_it=True)
     assert desk.copied(NOW - 100 * DAY, NOW + 100 * DAY) == kim.bookings(KEPT_SINCE, KEPT_UNTIL + HOUR)
-    # Two days later, the copy contains no longer the oldest bookings, but those that are now within its range.
+    # Two days later, the copy no longer contains the oldest bookings, but it contains those that are now within its
+    # range.
     team.clock.forward(days=2)
     desk.shown(NOW, NOW + HOUR)
     later = LocalCopy(desk.file, desk.url).read(NOW - 100 * DAY, NOW + 100 * DAY)

@@ -60,7 +60,7 @@ def test_a_kept_profile_gives_advice_without_a_host(desktop: Desktop, file: Path
     assert "All-reduce, 3 workers" in done.stdout
     assert "These change the result of training" in done.stdout
     assert "DiLoCo: computing as a share of a step" in done.stdout
-    assert "was measured" in done.stderr  # The profile is that of another snapshot.
+    assert "was measured" in done.stderr  # The profile belongs to another snapshot.
     found = answer(desktop, "advise", file, "--profile", file.with_name("profile.json"))
     assert found["fastest"]["trainers"] == 3
     assert found["fastest"]["step_s"] >= found["fastest"]["bound_s"]
@@ -111,7 +111,7 @@ def test_a_run_is_shown_with_its_prediction(desktop: Desktop, file: Path) -> Non
     home.fleet_file.write_text(PAST_FLEET)
     run_id = "20261128-090000-aaaa"
     past_run(home, run_id, folder)
-    # Both hosts of the fleet are down, so that the last known state is shown.
+    # Both hosts of the fleet are down, so their last known state is shown.
     assert answer(desktop, "runs", "show", run_id, code=3)["comparison"] is None  # There is no profile.
     profile_cache(home).keep(folder, profile(kind="unknown"))
     past_run(home, run_id, folder, compute=1.5, exchange=1.25)

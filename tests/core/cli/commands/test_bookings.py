@@ -24,7 +24,7 @@ MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
 TODAY = datetime.now(ZoneInfo("Europe/Berlin")).date()
 MONDAY = TODAY + timedelta(days=14 - TODAY.weekday())
-"""The Monday of the week after the next. It is in the future, because the command uses the machine's clock and books no
+"""The Monday of the week after next. It is in the future, because the command uses the machine's clock and books no
 times in the past.
 """
 TUESDAY = MONDAY + timedelta(days=1)
@@ -455,7 +455,7 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
     with cluster() as server:
         desktop = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
         unknown = with_fleet(make_desktop(), bookings_url=server.url("lee", "team"))
-        # Since this booking, the desktop has a copy of the calendar.
+        # Making this booking stores a copy of the calendar on the desktop.
         booked = answer(desktop, "book", "gpu-a:0", "--to", "+4h", "--title", "digits")
         server.stop()
 

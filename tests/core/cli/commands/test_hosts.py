@@ -204,7 +204,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     # Without a terminal, the command prints a plain line for each host that answers.
     assert "fine: ready" in done.stderr
     assert "changed: key changed" in done.stderr
-    # All hosts have answered, but the exit code is 1 because some have problems.
+    # All hosts answered, but the exit code is 1 because some have problems.
     result = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in result.stdout
     assert re.search(r"^noisy: torch is not installed for \S+\. Install it there with ", result.stdout, re.MULTILINE)

@@ -227,7 +227,7 @@ def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
     assert set(shown) == SHOWN_KEYS
     result = torchyard(desktop, "runs", "list", code=3)
     assert "gpu-a" in result.stderr
-    assert "gpu-c" in result.stderr  # gpu-c has no agent any more.
+    assert "gpu-c" in result.stderr  # gpu-c no longer has an agent.
     assert run_id in result.stdout
     assert "refused" in torchyard(desktop, "runs", "logs", run_id, code=3).stderr
     assert "refused" in torchyard(desktop, "runs", "stop", run_id, code=3).stderr

@@ -72,7 +72,7 @@ def test_times_are_printed_on_request(capsys: pytest.CaptureFixture[str]) -> Non
 def test_followed_logs_are_merged_by_time_past_and_new(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_logs, "HOLD_S", 600.0)  # Lines are not printed before all logs have ended.
+    monkeypatch.setattr(replica_logs, "HOLD_S", 600.0)  # No line is printed until all logs have ended.
     logs = readers(ScriptedLog("a", [1, 4], [8]), ScriptedLog("b", [2, 3], [6, 9]), ScriptedLog("c", [], [5, 7]))
     FollowedLogs(lambda: logs, LinePrinter(several=True, as_json=False)).follow()
     printed = [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()]

@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_finite_is_shown_as_such(show: Show) -> None:
 
 
 def test_brackets_in_messages_are_no_style(show: Show) -> None:
-    """The library rich takes square brackets for styles, and fails on an unmatched closing bracket."""
+    """The library rich interprets text in square brackets as a style, and fails on an unmatched closing tag."""
     check = {"event": "check", "name": "disk", "host": "gpu-a", "ok": True, "message": "room in [/mnt/data]"}
 
     assert "gpu-a: room in [/mnt/data]" in show(check, RUNNING)

@@ -26,7 +26,7 @@ def route(text: str, **host: object) -> Route:
 
 
 def way(found: Route) -> list[str]:
-    """Returns the hops of the route to a host."""
+    """Returns the hops on the route to a host."""
     return [f"{hop.user}@{hop.address}:{hop.port}" for hop in found.hops]
 
 

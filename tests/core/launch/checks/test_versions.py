@@ -22,7 +22,9 @@ SAME: dict[str, Any] = {
 
 
 def messages(**hosts: dict[str, Any]) -> dict[str, str]:
-    """Returns the messages of the checks by name. Each host is given by the facts in which it differs from others."""
+    """Returns the checks' messages by the check's name. Each host is given by those of its facts that differ from
+    `SAME`.
+    """
     lines = check_versions({name: {**SAME, **different} for name, different in hosts.items()})
     assert all(line.ok and line.warning and line.hint for line in lines)
     return {line.name: line.message for line in lines}

@@ -1,4 +1,4 @@
-"""Tests of following a run's journal through the messages of a daemon."""
+"""Tests of following a run's journal through a daemon's messages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class Link:
 
 
 def sent_by_daemon(folder: Path, entries: int, *, ended: bool) -> list[dict[str, Any]]:
-    """Returns the messages about the journal of a run whose keeper has exited, with or without recording the end."""
+    """Returns the messages about the journal of a run whose keeper has exited, with or without recording the run's
+    end.
+    """
     run = Path(paths.run_dir(str(folder), "gpu-a", RUN))
     run.mkdir(parents=True)
     common = {"epoch": "e", "time": "2026-11-22T09:00:00Z"}

@@ -1,4 +1,4 @@
-"""Tests of finding the gradient size that earlier runs have reported."""
+"""Tests of finding the gradient size that earlier runs reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the history of runs that this desktop has launched."""
+"""Tests of the history of runs that this desktop launched."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Holder:
         self.host, self.checkpoints, self.error, self.data = host, checkpoints, error, data
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.waits = 2
-        """Requests that are answered before the model is put together."""
+        """The number of requests that are answered before the model file is complete."""
         self.announced = len(data)
         self.record: dict[str, Any] = {}
 

@@ -1,4 +1,4 @@
-"""Tests that a run's plan is restored from the run's record, even if the hosts have changed since."""
+"""Tests that a run's plan is restored from the run's record, even if the hosts have changed since then."""
 
 from __future__ import annotations
 

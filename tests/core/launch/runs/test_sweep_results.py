@@ -1,4 +1,4 @@
-"""Tests of the copies of a sweep's table and study, from a host whose coordinator replaces both meanwhile."""
+"""Tests of copying a sweep's table and study from a host whose coordinator replaces both files during the copy."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_the_reason_why_it_does_not_fit(target: str, reason: str) -> None:
 
 
 def test_a_drop_on_an_occupied_gpu_swaps() -> None:
-    # The displaced replica has no pin and needs none, because the planner moves it to the other GPU by itself.
+    # The displaced replica has no pin and needs none, because the planner moves it to the other GPU anyway.
     assert pins_for(ONE_EACH, [host("a", 4)], ["worker-3"], "a:0") == {"worker-3": "a:0"}
     after = place(set_pins(ONE_EACH, {"worker-3": "a:0"}), [host("a", 4)])
     assert after.slots["worker-0"].gpus[0].index == 3

@@ -76,7 +76,7 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     desk.wait_until(lambda: desk.page.commands.history.done and "not answer" in desk.page.notice.text)
     desk.is_away = False
     desk.calendar._away = None  # This test's clock stands still, so the calendar would never retry by itself.
-    desk.page.commands.undo()  # The first undo has failed, because the calendar was unreachable.
+    desk.page.commands.undo()  # The first undo failed, because the calendar was unreachable.
     desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end)
 
     # Undoing restores a cancelled series, except where other users have booked in the meantime.

@@ -1,4 +1,4 @@
-"""Tests that changing a booking repaints only the rows of the booking, and that nothing else looks different."""
+"""Tests that changing a booking repaints only the booking's rows, and that nothing else looks different."""
 
 from __future__ import annotations
 

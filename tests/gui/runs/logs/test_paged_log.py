@@ -52,7 +52,7 @@ def test_a_log_that_grows_goes_on_where_it_was() -> None:
     assert [line.text for line in pieces.lines(0, 9)] == ["one", "tw"]
     pieces.put(6, b"o\nthree\n", 14)
     assert [line.text for line in pieces.lines(0, 9)] == ["one", "two", "three"]
-    pieces.put(1000, b"far away", 1008)  # Data that do not adjoin loaded data are ignored.
+    pieces.put(1000, b"far away", 1008)  # Data that are not adjacent to loaded data are ignored.
     with pytest.raises(MissingPage):
         pieces.lines(14, 1)
 

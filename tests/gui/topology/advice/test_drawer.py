@@ -23,7 +23,7 @@ from torchyard_gui.topology.advice.drawer import AdviceDrawer
 
 
 class ImmediateAdvisor:
-    """Makes real advice with a sample profile, at once. `error` is the failure of the next request."""
+    """Computes real advice from a sample profile, without delay. If `error` is set, requests fail with it."""
 
     def __init__(self) -> None:
         self.error: TorchyardError | None = None

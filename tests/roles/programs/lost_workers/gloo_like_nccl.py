@@ -1,7 +1,7 @@
 """A communicator over gloo that behaves as NCCL does when a rank is lost, for tests without a GPU.
 
-Operations do not notice the loss, wait() of an operation does not wait, and after an abort all operations look complete
-although their values must not be used.
+Operations do not notice the loss, wait() of an operation does not wait, and after an abort, all operations look
+complete although their values must not be used.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Trains on batches that depend on the rank and the step; some ranks kill themselves, and may return.
 
-Usage: loses_workers.py STEPS [returns=COUNT] [like-nccl] [RANK:STEP:PLACE …], with the places forward, backward, step,
-join (in a new group), and a number: milliseconds after the beginning of the step. A rank that has returned kills itself
-at the places back (in the transfer of the state) and other (its model differs) only, whose STEP is the number of its
-return. Training lasts until workers have returned COUNT times, and then for STEPS further steps. With `like-nccl`
-gradients on the CPU take the way of those on a GPU (`gloo_like_nccl`).
+Usage: loses_workers.py STEPS [returns=COUNT] [like-nccl] [RANK:STEP:PLACE …]
 
 A rank kills itself at the given place of the given step: forward, backward, step, join (when it joins a new group), or
 a number of milliseconds after the step has begun. A rank that has returned kills itself only at the places back (during
 the transfer of the state) and other (its model differs). For these, STEP is the number of its return. Training lasts
-until workers have returned COUNT times, and then for STEPS further steps.
+until workers have returned COUNT times, and then for STEPS further steps. With `like-nccl`, gradients on the CPU are
+exchanged in the same way as gradients on a GPU (`gloo_like_nccl`).
 
 Each rank prints the members after every step. At the end, it prints a digest of its parameters, and the largest
 difference from the parameters of a single process that computes the same batches for the same members.
@@ -36,7 +33,7 @@ from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 average_gradients = GradientAverager._average
 averaged_over: list[int] = []
-"""The ranks whose gradients the last step has averaged. If a rank was lost after the step, the members are fewer."""
+"""The ranks whose gradients were averaged in the last step. If a rank was lost afterwards, the members are fewer."""
 
 
 def record_ranks(averager: GradientAverager, kind: int, round_: int) -> object:
@@ -89,7 +86,7 @@ class History:
         self.memberships[:] = state["memberships"]
 
     def steps_since_return(self, count: int) -> int:
-        """Returns the number of steps since workers have returned `count` times, or -1 if they have not."""
+        """Returns the number of steps since the `count`-th return of a worker, or -1 if there were fewer returns."""
         at = [0]
         for step, (before, after) in enumerate(pairwise(self.memberships), 1):
             at += [step] * len(set(after) - set(before))

@@ -155,7 +155,7 @@ def main() -> None:
             cluster.checkpoint(now=True)
     found = {"losses": losses, "norms": norms, "bytes": storages(optimizer), "kind": type(model).__name__}
     state = {name: whole(each).tolist() for name, each in model.state_dict().items()}
-    if cluster.is_chief and "even" not in FLAGS:  # The state of the large model would fill the pipe of the output.
+    if cluster.is_chief and "even" not in FLAGS:  # The large model's state would fill the output pipe.
         found["state"] = state
     print(json.dumps(found), flush=True)
 

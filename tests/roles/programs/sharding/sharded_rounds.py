@@ -2,7 +2,7 @@
 
     sharded_rounds.py FOLDER STEPS SECONDS_A_STEP [frozen]
 
-With HOLD=STEP a rank that has finished STEP steps continues only when it is asked to stop. FOLDER/<rank> holds the
+With HOLD=STEP, a rank that has finished STEP steps continues only when it is asked to stop. FOLDER/<rank> holds the
 number of finished steps. After leave(), the script writes FOLDER/result.<rank>: the indices of the samples and the loss
 of each step, and this rank's part of each parameter.
 """

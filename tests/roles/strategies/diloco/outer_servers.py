@@ -143,7 +143,7 @@ def serving(served: Served, count: int, groups: int, folder: Path | None = None,
 
 
 def share_of_own_speeds(store: Served, round_s: float, seconds: float, elements: int) -> float:
-    """Returns the samples per second of all groups with `quorum: 3`, divided by the sum of their own speeds.
+    """Returns the total throughput of all groups with `quorum: 3`, as a fraction of the total without any waiting.
 
     A group sleeps for `round_s` instead of computing; the last group sleeps four times as long.
     """

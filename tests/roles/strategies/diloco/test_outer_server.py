@@ -65,7 +65,9 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 class QuantisedDefinition(Definition):
-    """The definition with any wire: errors of differences are fed back, and a quantised θ is sent as changes."""
+    """The definition with any wire encoding. The encoding error of a difference is added to the next difference. If the
+    encoding is not exact, the changes of θ are sent instead of θ itself.
+    """
 
     def __init__(self, start: torch.Tensor, wire: str, groups: int) -> None:
         super().__init__(start)

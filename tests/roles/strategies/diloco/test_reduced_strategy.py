@@ -30,7 +30,9 @@ def store() -> Iterator[Served]:
 def test_the_result_is_that_of_groups_without_reducers_and_a_stopped_run_resumes_exactly(
     start: Start, store: Served, tmp_path: Path, options: dict[str, object]
 ) -> None:
-    """The second group is ahead and waits for an average to which the first one has not contributed when both stop."""
+    """When both groups stop, the second one is ahead: it is waiting for an average to which the first one has not
+    contributed yet.
+    """
     options = {"inner_steps": 4, **options}
     expected = results(tmp_path, *groups_of(start, store, 1, 1, **options).start_all(PROGRAM, tmp_path, 26, 0))
     (tmp_path / "0").unlink()

@@ -1,6 +1,6 @@
 """Tests of DiLoCo with parameter servers, in real processes over loopback, compared with DiLoCo without servers.
 
-`test_strategy` contains the form without servers and the definition.
+`test_strategy` contains the definition, and tests DiLoCo without servers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.train
 
 
 class ServedGroups(Groups):
-    """Worker groups of the given sizes, and parameter servers, or reducers as `role` says."""
+    """Worker groups of the given sizes, and parameter servers or reducers, depending on `role`."""
 
     def __init__(
         self, start: Start, store: Served, servers: int, *sizes: int, role: str = "ps", **options: object
@@ -150,7 +150,9 @@ def test_a_killed_group_stops_no_other_and_returns_with_the_servers_parameters(
 def test_a_stopped_run_resumes_exactly(
     start: Start, store: Served, other_store: Served, tmp_path: Path, options: dict[str, object]
 ) -> None:
-    """The second group is ahead and waits for an average to which the first one has not contributed when both stop."""
+    """When both groups stop, the second one is ahead: it is waiting for an average to which the first one has not
+    contributed yet.
+    """
     options = {"inner_steps": 4, **options}
     whole_store = serve_in_a_process()
     try:

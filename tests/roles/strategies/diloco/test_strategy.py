@@ -340,7 +340,9 @@ def test_groups_that_were_all_killed_resume_from_their_parts(start: Start, store
 
 @pytest.mark.parametrize("options", FORMS)
 def test_a_stopped_run_resumes_exactly(start: Start, store: Served, tmp_path: Path, options: dict[str, object]) -> None:
-    """The second group is ahead and waits for an average to which the first one has not contributed when both stop."""
+    """When both groups stop, the second one is ahead: it is waiting for an average to which the first one has not
+    contributed yet.
+    """
     whole_run = groups_of(start, store, 1, 1, inner_steps=4, **options)
     expected = results(tmp_path, *whole_run.start_all(PROGRAM, tmp_path, 26, 0))
     (tmp_path / "0").unlink()

@@ -97,7 +97,7 @@ def done(folder: Path, rank: int) -> int:
 
 
 def received(folder: Path, to: int, *others: int) -> float:
-    """Returns a lower bound for the number of updates that rank `to` has received, without its own and those of
+    """Returns a lower bound for the number of updates that rank `to` has received, excluding its own and those of
     `others`.
     """
     try:

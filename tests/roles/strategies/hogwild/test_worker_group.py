@@ -274,8 +274,8 @@ def test_a_group_that_starts_during_a_request_answers_without_a_lineage_or_compl
 
 
 def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chief has received the delta as part of the host's value. The sender has received no answer, and sends the
-    delta again.
+    """The chief received the delta as part of the host's value. The sender received no answer, so it sends the delta
+    again.
     """
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
@@ -310,7 +310,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
 def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The restarted host has read this group's view before the answer arrived, so its master copy does not include the
+    """The restarted host read this group's view before the answer arrived, so its master copy does not include the
     delta.
     """
     with groups_of(3, SIZES) as groups:

@@ -1,4 +1,6 @@
-"""Parameter servers and workers in one process, with real sockets and a thread each, so torch is imported only once."""
+"""Parameter servers and workers in one process, with real sockets and one thread for each, so that torch is imported
+only once.
+"""
 
 from __future__ import annotations
 

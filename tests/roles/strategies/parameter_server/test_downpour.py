@@ -156,8 +156,8 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
 
     def act(rank: int) -> float:
         strategy, model, optimizer = distribute(run, rank)
-        # The workers start together. One that joined after a round has begun would take part only from the next round
-        # on.
+        # The workers start together. A worker that joined after a round had begun would take part only from the next
+        # round on.
         ready.wait()
         for number, batch in enumerate(data):
             if rank == 2:
@@ -292,7 +292,7 @@ def test_or_they_are_skipped_and_counted() -> None:
     with run.serving():
         for rank, (change, skipped) in enumerate(run.on_workers(act)):
             assert change == pytest.approx(-0.02, rel=1e-4)  # Only the finite gradient is used.
-            assert skipped == 1 + rank  # Each worker counts the steps that it has skipped itself.
+            assert skipped == 1 + rank  # Each worker counts only the steps that the worker itself skipped.
 
 
 def test_a_worker_s_own_skipped_steps_are_counted_where_it_pushes_only_now_and_then() -> None:

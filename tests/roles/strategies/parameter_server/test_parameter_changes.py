@@ -298,7 +298,7 @@ def test_parameters_are_installed_inside_step_alone() -> None:
         loss = model(inputs).square().sum()
         loss.backward(retain_graph=True)
         optimizer.step()
-        served.pairs[0]._exchange.wait()  # The new parameters have arrived meanwhile.
+        served.pairs[0]._exchange.wait()  # The new parameters have arrived in the meantime.
         loss.backward()
         assert difference(model.state_dict(), network().state_dict()) == 0
         optimizer.step()

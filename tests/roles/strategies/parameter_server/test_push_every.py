@@ -28,7 +28,7 @@ def start(start_forked: Start) -> Start:
 
 
 def held_by(run: Run) -> set[float]:
-    """Returns all values that parameters on the servers have, as a set."""
+    """Returns the set of all values of the parameters on the servers."""
     chunks = [state for server in run.servers_now for state in server.pairs[0].shard._chunks.values()]
     return set(torch.cat([state.parameters for state in chunks]).tolist())
 
@@ -66,7 +66,7 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
         (chief, _), *others = run.on_workers(act)
         assert run.ended()
         assert held_by(run) == {-float(STEPS * groups)}
-        # To each of two servers, each group pushes after steps 3, 4 (because of the save), 6 and 7 (the end).
+        # Each group pushes to each of the two servers after steps 3, 4 (because of the save), 6 and 7 (the end).
         assert [server.pairs[0].shard.version for server in run.servers_now] == [4 * groups] * 2
         assert [server.pairs[0].shard.ledger.counts.accepted for server in run.servers_now] == [4 * groups] * 2
     assert chief.weight.unique().tolist() == [-float(STEPS * groups)]

@@ -386,7 +386,7 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
 def test_workers_do_not_wait_for_ever_for_a_chief_that_does_not_begin() -> None:
     run = Run(2, 1)
     with run.serving():
-        # This server has no parameters, as if it had restarted after the chief has left.
+        # This server has no parameters, as if it had restarted after the chief left.
         server = run.servers_now[0]
         server.settings = replace(server.settings, begin_s=0.3)
         strategy, model = run.worker(1), network()

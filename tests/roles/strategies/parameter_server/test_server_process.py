@@ -32,11 +32,11 @@ RESUMABLE = Path(__file__).parents[2] / "programs" / "resuming" / "resumable.py"
 PAIRS = Path(__file__).parents[2] / "programs" / "resuming" / "resumable_pairs.py"
 KEY = "5a" * 32
 BUSY_S = 10.0
-"""Seconds that workers may need in addition to start and end, because the machine may run other tests."""
+"""Additional seconds that workers may need to start and exit, because the machine may be running other tests."""
 
 
 class Cluster:
-    """Returns the environment of each replica of one run."""
+    """Builds the environments of the replicas of one run."""
 
     def __init__(self, folder: Path, strategy: str, workers: int, servers: int, groups: int = 1, **options: object):
         self.workers, self.groups = workers, groups
@@ -112,7 +112,7 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
     results = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
     assert results[0]["norm"] == results[1]["norm"]
     for server in servers:
-        output_of(server)  # The server has ended by itself with exit code 0.
+        output_of(server)  # The server has exited by itself with exit code 0.
     reports = keeper.received()
     last = {replica: metrics for replica, _, metrics in reports}
     assert last.keys() == {"ps-0", "ps-1"}
@@ -157,7 +157,7 @@ class Relay:
                 caller, _ = self._sockets[0].accept()
                 try:
                     server = socket.create_connection(self._to)
-                except OSError:  # The worker retries while the server does not listen.
+                except OSError:  # The worker retries until the server is listening.
                     caller.close()
                     continue
                 self._sockets += [caller, server]
@@ -212,7 +212,7 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     for worker in workers:
         read_until(worker, "step 12")
     server.kill()
-    server.wait(DEADLINE_S)  # Until the killed server has ended, it may hold the port.
+    server.wait(DEADLINE_S)  # Until the killed server has exited, it may hold the port.
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
     back.touch()
     for worker in workers:
@@ -357,7 +357,7 @@ def test_a_server_that_is_not_in_its_run_ends_with_a_message(start: Start, tmp_p
 
 @pytest.mark.parametrize("role", ["ps", "reducer"])
 def test_a_server_that_ends_ignores_sigterm(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
-    """A keeper may send SIGTERM just when a server ends by itself after a successful run.
+    """A keeper may send SIGTERM just when a server exits by itself after a successful run.
 
     The signal must still be ignored during the interpreter's shutdown. A Python handler would be removed by the
     shutdown, and the signal would then kill a server that had succeeded.

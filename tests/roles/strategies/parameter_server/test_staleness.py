@@ -1,4 +1,4 @@
-"""Tests of staleness and stability under downpour, with real workers that take turns in using a real server."""
+"""Tests of staleness and stability under downpour, with real workers that take turns using a real server."""
 
 from __future__ import annotations
 

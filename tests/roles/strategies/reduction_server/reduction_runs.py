@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 class Runs:
-    """Starts processes, and ends those that are left afterwards."""
+    """Starts processes; `close` kills those that are still running."""
 
     def __init__(self, fork_server: ForkServer) -> None:
         self._fork_server = fork_server
@@ -84,7 +84,7 @@ class Topology:
         return started
 
     def outputs(self, program: str, *arguments: str) -> list[str]:
-        """Returns the output of each worker, after all have ended with exit code 0."""
+        """Returns the output of each worker, after all have exited with code 0."""
         return [output_of(each) for each in self.train(program, *arguments)]
 
 

@@ -38,7 +38,7 @@ def test_sums_in_rank_order_are_the_same_bit_by_bit_however_late_a_rank_is(
 ) -> None:
     world, mine, parts = 3, reducers(2), parts_of(3, dtype=dtype)
     expected = in_rank_order(parts)
-    # With values whose sum does not depend on the order, the test would prove nothing.
+    # If the sum did not depend on the order of the values, the test would prove nothing.
     assert not torch.equal(expected, in_rank_order(parts[::-1]))
 
     def work(rank: int) -> list[torch.Tensor]:

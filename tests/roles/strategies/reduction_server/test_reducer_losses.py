@@ -196,7 +196,7 @@ def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
     leaving, waiting = mine.client(1, 2, reconnect_s=0.1), mine.client(0, 2)
     done = waiting.reduce(torch.ones(100_000), 0, 0)
     for link in leaving._links:
-        # The client does not say that it leaves, so the reducer takes it for a killed process.
+        # The client does not announce that it leaves, so the reducer assumes that its process was killed.
         link._ended = True
         link.connection.close()
     error = done.exception(DEADLINE_S)
@@ -220,7 +220,7 @@ def test_a_rank_that_is_abandoned_sends_no_goodbye_and_the_others_are_informed(
 
 
 def test_the_others_hear_whose_loss_ended_a_rank_and_not_of_its_own_end(reducers: Callable[[int], Reducers]) -> None:
-    """A rank that ends because of the loss of a third rank reports that loss, so the others report it too."""
+    """A rank that exits because of the loss of a third rank reports that loss, so the others report it too."""
     mine = reducers(2)
     ends, waits = mine.client(0, 2), mine.client(1, 2)
     future = waits.reduce(torch.ones(100_000), 0, 0)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
 PROGRAM = Path(__file__).with_name("reduces_on_host.py")
 DEADLINE_S = 60
 BUSY_S = 5.0
-"""Seconds that a busy machine may need in addition."""
+"""Additional seconds that a busy machine may need."""
 
 
 def start(
@@ -71,4 +71,4 @@ def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_i
             assert time.monotonic() - cut < 10 + BUSY_S
     finally:
         for process in (*training, *serving):
-            process.communicate(timeout=DEADLINE_S)  # Closing stdin ends the program.
+            process.communicate(timeout=DEADLINE_S)  # The program exits when its stdin is closed.

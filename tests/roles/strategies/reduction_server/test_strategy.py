@@ -28,7 +28,7 @@ def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_prin
 ) -> None:
     """In single precision, training also uses clipping by the norm and a schedule.
 
-    Two ranks of a worker first reduce locally. The reducers send reports, and end with the trainers.
+    Two ranks of a worker first reduce locally. The reducers send reports, and exit when the trainers have finished.
     """
     clips = dtype == "float32"
     topology = runs.topology(3, reducers, ranks=ranks, report=keeper.listen().address)
