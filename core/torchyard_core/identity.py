@@ -11,7 +11,7 @@ def login_name() -> str:
     """Returns the name of the logged-in user, or a substitute such as `uid-1000` if the user has no name."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # In a container, the user ID may belong to no user name.
+    except (OSError, KeyError, ImportError):  # In a container, the user ID may have no user name.
         return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "me"
 
 

@@ -49,7 +49,7 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that validation returns. The further checks of a document have the same limit."""
+"""Maximum number of problems that validation returns. Checks that run after validation use the same limit."""
 
 
 def no_lines(place: Place) -> int | None:

@@ -1,7 +1,7 @@
 """Metrics of replicas: the newest sample of each host, values per replica, and time series for plots.
 
 A time series is a sliding window in contiguous arrays, not a ring buffer. Samples are moved only when the arrays are
-full. Once a window has reached its capacity, this happens once in `capacity / 4` calls of `append`.
+full. Once a window has reached its capacity, this happens once every `capacity / 4` calls of `append`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FIELDS = (
     "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped", "version", "clients",
     "bytes_s", "noise_scale",
 )  # fmt: skip
-"""Fields of a time series. `gpu` is the mean use of the replica's GPUs in percent; `cpu` is in percent of one CPU."""
+"""Fields of a time series. `gpu` is the mean utilization of its GPUs in percent; `cpu` is in percent of one CPU."""
 
 OWN = "own."
-"""Prefix of the fields whose names the training script has chosen, such as `own.accuracy`.
+"""Prefix of the fields whose names are chosen by the training script, such as `own.accuracy`.
 
 The name after the prefix may also be one of `FIELDS`.
 """
@@ -33,7 +33,7 @@ The name after the prefix may also be one of `FIELDS`.
 CAPACITY = 3600
 """Maximum number of samples per replica: an hour at one sample per second."""
 BUDGET = 720_000
-"""Number of samples that all replicas of a run share. A sample has 88 bytes, without fields named by the script."""
+"""Total number of samples kept for a run's replicas. A sample takes 88 bytes, excluding fields named by the script."""
 INITIAL_CAPACITY = 64
 
 
@@ -43,7 +43,7 @@ def capacity_for(replicas: int) -> int:
 
 
 class TimeSeries:
-    """Samples in order of time. NaN stands for a value that is unknown or not finite; a plot shows it as a gap.
+    """Samples in chronological order. NaN stands for a value that is unknown or not finite; a plot shows it as a gap.
 
     Fields with names chosen by the training script are added at their first occurrence, up to 32 of them.
     """
@@ -174,9 +174,9 @@ class LatestSamples:
 
 
 def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]]) -> dict[str, Values]:
-    """Returns the values of the replicas of a run that a host's sample contains, by the names in `FIELDS`.
+    """Returns the values of a run's replicas in a host's sample, by replica and by the names in `FIELDS`.
 
-    The use and temperature of a replica with several GPUs are means; GPU memory and power are sums.
+    For a replica with several GPUs, utilization and temperature are means, and GPU memory and power are sums.
 
     Args:
         sample: The host's telemetry sample.
