@@ -1,1 +1,4 @@
-"""Predictions of step times on other topologies, and recommendations. Pure: no hosts, no disk but profile files."""
+"""Predictions of step times on other topologies, and recommendations.
+
+The package contacts no hosts, and accesses no files except profiles.
+"""

@@ -1,7 +1,8 @@
 """The bytes that an exchange sends and receives on each host, in units of M, the size of the gradients.
 
-The formulas are those of the strategies' pages; `topology.strategies.reduction_cost` has those for equal links and one
-replica a host. Here several replicas may share a host, and links may differ.
+The formulas are those in the documentation pages of the strategies. `topology.strategies.reduction_cost` contains the
+special case of equal links and one replica per host. In this module, several replicas may share a host, and links may
+differ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torchyard_core.topology.strategies.reduction_cost import mixed_parts
 
 @dataclass(frozen=True)
 class HostLoad:
-    """M per exchange over a host's link in each direction, and within the host."""
+    """The load of one exchange, in units of M: over a host's link in each direction, and within the host."""
 
     sent: float = 0.0
     received: float = 0.0
@@ -23,7 +24,7 @@ class HostLoad:
 
 
 def ring_loads(members: Sequence[int]) -> dict[int, HostLoad]:
-    """Returns the loads of an all-reduce over a ring by host. `members` is the host of each rank, in their order."""
+    """Returns the loads of a ring all-reduce, by host. `members` contains the host of each rank, in rank order."""
     count = len(members)
     if count < 2:
         return {}
@@ -44,12 +45,12 @@ def ring_loads(members: Sequence[int]) -> dict[int, HostLoad]:
 
 
 def shares_of(servers: Sequence[int]) -> dict[int, float]:
-    """Returns the part of the gradients that the servers of each host sum."""
+    """Returns the fraction of the gradients that the servers on each host sum."""
     return {host: count / len(servers) for host, count in Counter(servers).items()}
 
 
 def mixed_shares(trainers: Sequence[int], reducers: Sequence[int]) -> dict[int, float]:
-    """Returns the part of the gradients that reducers and trainers of each host sum together."""
+    """Returns the fraction of the gradients that the reducers and trainers on each host sum together."""
     of_trainer, of_reducer = mixed_parts(len(trainers), len(reducers))
     found: Counter[int] = Counter()
     for host in trainers:

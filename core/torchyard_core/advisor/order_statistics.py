@@ -10,16 +10,18 @@ import numpy as np
 
 POINTS = 256
 REACH = 6.0
-"""Standard deviations above and below the means that the integral covers."""
+"""The integral covers this many standard deviations above and below the means."""
 
 _ERF = np.vectorize(math.erf, otypes=[float])
 
 
 def expected_maximum(durations: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Returns mean and standard deviation of the maximum of independent normal durations (mean, standard deviation).
+    """Returns the mean and standard deviation of the maximum of independent normal durations.
+
+    `durations` contains the mean and standard deviation of each of them.
 
     Method: the distribution function of the maximum is the product of those of the durations; the moments are integrals
-    over it (David and Nagaraja, Order Statistics, 3rd edition, section 3.1). Returns (0, 0) without durations.
+    over it (David and Nagaraja, Order Statistics, 3rd edition, section 3.1). Returns (0, 0) if there are no durations.
     """
     counts = Counter(durations)
     if not counts:

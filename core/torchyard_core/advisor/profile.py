@@ -1,6 +1,6 @@
 """Profile: the measured parts of a training script's steps on one kind of host, as a small JSON file.
 
-`torchyard_roles.profiling.step_recorder` measures them. The desktop adds on which host and from which snapshot.
+`torchyard_roles.profiling.step_recorder` measures them. The desktop adds the host and the snapshot that were measured.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class StepSize(FrozenModel):
     """The parts of steps with one batch size."""
 
     batch: Annotated[int, Field(ge=1)] | None
-    """Samples of a trainer's batch; None if the script does not use `cluster.loader`."""
+    """Number of samples in a trainer's batch; None if the script does not use `cluster.loader`."""
     steps: Annotated[int, Field(ge=1)]
     """Number of measured steps."""
     step: Duration
     forward: Duration
-    """Up to the first gradient, with the loss."""
+    """The forward pass, including the loss, up to the first gradient."""
     backward: Duration
     optimizer: Duration
     other: Duration
-    """Loading of data and the rest of the loop. In a black box, everything but the optimizer."""
+    """Data loading and the rest of the loop. For a black box, everything except the optimizer."""
 
 
 class Gradient(FrozenModel):
@@ -69,28 +69,28 @@ class Profile(FrozenModel):
     program: str
     """The script or module."""
     snapshot: str | None
-    """The root hash of the working folder's snapshot, or None without a working folder."""
+    """The root hash of the working folder's snapshot; None if there is no working folder."""
     host: str
     host_kind: str
     measured_at: str
-    """RFC 3339, UTC."""
+    """The time of the measurement: RFC 3339, in UTC."""
     black_box: bool
     """Whether the script did not call `distribute()`, so that only whole steps and the optimizer were measured."""
     torch: str
     device: str
     parameter_bytes: dict[str, Count]
-    """By dtype."""
+    """Size of the parameters, by dtype."""
     gradient_bytes: dict[str, Count]
-    """By dtype."""
+    """Size of the gradients, by dtype."""
     optimizer_bytes: Count
     gradients: tuple[Gradient, ...]
-    """In the order in which they become ready; empty in a black box."""
+    """The gradients in the order in which they become ready; empty for a black box."""
     sizes: Annotated[tuple[StepSize, ...], Field(min_length=1)]
-    """By batch size; the script's own comes first."""
+    """The measurements by batch size. The script's own batch size comes first."""
     peak_bytes: Count
-    """Largest memory of the process: of the GPU's memory if it uses a GPU."""
+    """Peak memory of the process: GPU memory if it uses a GPU, otherwise host memory."""
     memory_bytes_s: Rate
-    """Rate of copies within the host's memory."""
+    """Rate of copies within host memory, in bytes per second."""
     to_gpu_bytes_s: Rate | None = None
     from_gpu_bytes_s: Rate | None = None
 
@@ -116,7 +116,7 @@ class Profile(FrozenModel):
 
 
 def host_kind(host: HostFacts) -> str:
-    """Returns the kind of a host, whose members are assumed to be equally fast: its GPU model, or its CPUs."""
+    """Returns the kind of a host: its GPU model, or its CPUs. Hosts of one kind are assumed to be equally fast."""
     if host.gpus:
         return host.gpus[0].name
     return counted(host.cpus, "CPU") if host.cpus is not None else "unknown"
@@ -160,7 +160,7 @@ def program_name(program: Program) -> str:
 
 
 class ProfileCache:
-    """The newest profile of each program and kind of host, in a folder of a desktop."""
+    """The newest profile of each program and kind of host, stored in a folder on the desktop."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -203,8 +203,8 @@ def choose_profiles(
 ) -> ChosenProfiles:
     """Returns the profiles to use on a fleet.
 
-    A profile of another snapshot is used, and a remark says so with its age. If no profile fits the kind of any host,
-    the first one counts for all hosts, as for a fleet that was never checked.
+    A profile of another snapshot is also used, with a remark that states its age. If no profile matches the kind of any
+    host, as in a fleet that was never checked, the first profile is used for all hosts.
     """
     by_kind: dict[str, Profile] = {}
     for profile in profiles:

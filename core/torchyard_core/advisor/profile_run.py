@@ -19,8 +19,8 @@ RUN_SUFFIX = "-profile"
 def profile_topology(topology: Topology, host: str) -> Topology:
     """Returns a topology in which one rank of the program runs alone on a host and is measured.
 
-    The run restarts nothing, and neither reads nor writes a shared folder of checkpoints. Raises UsageError for a
-    topology without trainers, or a launcher that cannot be measured.
+    The run is never restarted, and neither reads nor writes a shared checkpoint folder. Raises UsageError for a
+    topology without trainers, or with a launcher that cannot be measured.
     """
     trainers = [pool for pool in topology.pools if pool.role.trains]
     program = topology.program

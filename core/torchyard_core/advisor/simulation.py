@@ -13,22 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST_PIECES = 96
-"""Largest number of pieces of a step."""
+"""Maximum number of pieces into which the buckets of a step are cut."""
 SMALLEST_PIECE = 256 * 1024
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One passage of a piece over several resources, by their numbers."""
+    """The transfer of a piece over several resources, which are identified by numbers."""
 
     seconds_per_byte: tuple[tuple[int, float], ...]
     fixed_s: float = 0.0
-    """Time per piece in addition, such as a latency. It does not occupy the resources."""
+    """Additional time per piece, such as a latency, during which the resources are not occupied."""
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """The end of an exchange, and for how long it used each resource, in seconds."""
+    """The time at which an exchange ended, and how long it used each resource, in seconds."""
 
     end_s: float
     busy_s: dict[int, float]
@@ -46,7 +46,7 @@ def pieces_of(buckets: Sequence[tuple[float, int]]) -> list[tuple[float, float]]
 
 
 def simulate(pieces: Sequence[tuple[float, float]], stages: Sequence[Stage]) -> Simulated:
-    """Returns when the last piece has passed all stages. Pieces are (ready time, bytes), in the order of sending."""
+    """Returns when the last piece has passed all stages. Pieces are (ready time, bytes), in sending order."""
     free: dict[int, float] = {}
     busy: dict[int, float] = {}
     end = max((ready for ready, _ in pieces), default=0.0)
@@ -73,18 +73,19 @@ def simulate(pieces: Sequence[tuple[float, float]], stages: Sequence[Stage]) -> 
 
 
 ROUNDS, FIRST_ROUNDS = 14, 4
-"""Number of simulated exchanges of each asynchronous group, and how many of them are not counted."""
+"""Number of simulated exchanges of each asynchronous group, and how many of the first ones are ignored."""
 
 
 def simulate_groups(
     compute_s: Sequence[float], stages: Sequence[Sequence[Stage]], size: float, pieces: int
 ) -> list[float]:
-    """Returns the mean time between two exchanges of each group, if an exchange overlaps with the next computing.
+    """Returns the mean time between two exchanges of each group, where exchanges overlap with computation.
 
-    A group begins an exchange when it has computed and its previous exchange has ended, and then computes again.
+    A group begins an exchange once its computation is done and its previous exchange has ended. It then begins the next
+    computation.
 
     Args:
-        compute_s: The time of computing between two exchanges, by group.
+        compute_s: The computing time between two exchanges, by group.
         stages: The stages of each group's exchange. Groups share resources by their numbers.
         size: Bytes of an exchange.
         pieces: Number of pieces into which it is cut.
@@ -92,11 +93,11 @@ def simulate_groups(
     free: dict[int, float] = {}
     count = len(compute_s)
     left = [0] * count
-    """Pieces of the current exchange that have not ended."""
+    """Number of pieces of each group's current exchange that have not been transferred yet."""
     has_computed = [False] * count
     rounds = [0] * count
     began: list[list[float]] = [[] for _ in range(count)]
-    # Groups begin at different times of their first step, since they start independently.
+    # Groups start independently, so each of them begins at a different point of its first step.
     events = [(each * (1 + number / count), number, -1) for number, each in enumerate(compute_s)]
     heapq.heapify(events)
 

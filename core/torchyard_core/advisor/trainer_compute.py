@@ -1,4 +1,4 @@
-"""The computing of one trainer in a step, from a profile."""
+"""The computation of one trainer in a step, derived from a profile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RING_BUCKET_BYTES = 25 * MIB
 
 @dataclass(frozen=True)
 class TrainerCompute:
-    """The parts of a step of a trainer that runs alone, and what its exchange has to carry. Times in seconds."""
+    """The parts of a step of a trainer that runs alone, and the data to exchange. Times are in seconds."""
 
     before_s: float
     """Loading data, the forward pass, and the rest of the loop."""
@@ -31,11 +31,11 @@ class TrainerCompute:
     gradients: tuple[tuple[int, float], ...]
     """(bytes, seconds from the beginning of the backward pass) in the order in which gradients are ready."""
     samples: float
-    """Samples of a step; 1 if the batch size is unknown."""
+    """Number of samples per step; 1 if the batch size is unknown."""
     model_bytes: int
     """M: bytes of gradients."""
     float32_bytes: int
-    """Bytes of the parameters in float32, or in a wider type that they have."""
+    """Size of the parameters in bytes, in float32 or in their own type if it is wider."""
     parameter_bytes: int
     optimizer_bytes: int
     peak_bytes: int
@@ -66,10 +66,10 @@ class TrainerCompute:
 
 
 def trainer_compute(profile: Profile, batch: int | None = None) -> TrainerCompute:
-    """Returns the computing with the profile's own batch size, or with another one.
+    """Returns the computation with the profile's own batch size, or with another one.
 
-    Times of another batch size lie on the line that fits the measured sizes best (least squares), which is not
-    extrapolated below the time of the smallest size. Raises ValueError if the profile has one size only.
+    Times for another batch size are taken from the least-squares line through the measured sizes. The line is not
+    extrapolated below the time of the smallest size. Raises ValueError if the profile has only one size.
     """
     own = profile.sizes[0]
     backward, optimizer = own.backward.mean, own.optimizer.mean
