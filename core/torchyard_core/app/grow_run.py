@@ -57,7 +57,7 @@ class GrowRun:
         """Adds the workers, waits until they have joined the run, and records them.
 
         Raises:
-            Cancelled, TorchyardError: Not all workers have joined; the run continues as before.
+            Cancelled, TorchyardError: Not all workers joined. The run continues as before.
         """
         desktop, run, callbacks = self._desktop, self._run, self._callbacks
         own = self._own_record()

@@ -51,7 +51,7 @@ class LaunchCallbacks:
     on_check: Callable[[Check], None] = lambda check: None
     """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
-    """The callback `on_progress` of the launch."""
+    """The launch's `on_progress` callback."""
     on_host_error: Callable[[HostError], None] = lambda error: None
     """Called for each host of an ended run that cannot be reached, with the error."""
     on_calendar_error: Callable[[TorchyardError], None] = lambda error: None
@@ -136,17 +136,17 @@ class LaunchUseCase(ABC):
 
         Args:
             arguments: Arguments of the command that are repeated in hints.
-            create: Creates a launch of another kind than a run.
+            create: Creates another kind of launch, such as a sweep's.
             verb: The command that is repeated in hints.
 
         Raises:
-            RunFailed: An argument has a parameter of a sweep, and the launch is not that of a sweep.
+            RunFailed: An argument contains a sweep parameter, but the launch is not a sweep's.
         """
         topology = source.topology
         assert topology is not None
         placeholder = uses_parameters(topology)
         if placeholder is not None and create is None:
-            # The program would receive the placeholder as it is.
+            # In any other launch, the program would receive the placeholder unchanged.
             message = f"an argument of {topology.name} contains {placeholder}, which only a sweep replaces."
             hint = "Start it as a sweep, with a search file, or write a value."
             raise RunFailed(message, code="needs_sweep", hint=hint)

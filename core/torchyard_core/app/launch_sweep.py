@@ -1,4 +1,4 @@
-"""The use case "start a sweep": check topology and search, launch the coordinator, and record the sweep."""
+"""The use case "start a sweep": check topology and search file, launch the coordinator, and record the sweep."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LaunchSweep(LaunchRun):
         self._verb = verb
 
     def prepare(self) -> None:
-        """Checks topology and search. Raises InvalidTopology, InvalidSearch, or RunFailed for a missing secret."""
+        """Checks topology and search file. Raises InvalidTopology, InvalidSearch, or RunFailed for a missing secret."""
         source, search = self._source, self._search.search
         self.problems = tuple(source.check(self.desktop.fleet.known()))
         if source.topology is None or has_errors(self.problems):

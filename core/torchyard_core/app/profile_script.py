@@ -30,7 +30,7 @@ from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
 
 LIMIT_S = 60.0
-"""Longest time in seconds that a script runs. The recorder ends it earlier."""
+"""Maximum time in seconds for which a script runs. The recorder usually ends it earlier."""
 LAST_LINES = 30
 """Number of log lines in the error of a script that fails."""
 
@@ -43,7 +43,7 @@ def workdir_of(source: TopologyFile) -> Path | None:
 
 
 def snapshot_root(source: TopologyFile, home: Home) -> str | None:
-    """Returns the root hash of the working folder's snapshot, or None without a folder. Raises RunFailed."""
+    """Returns the root hash of the working folder's snapshot, or None if there is none. Raises RunFailed."""
     folder = workdir_of(source)
     if folder is None or source.topology is None or not folder.is_dir():
         return None
@@ -92,7 +92,7 @@ class ProfileScript:
         Raises:
             InvalidTopology: The topology has errors.
             UsageError: A host is unknown, or the program cannot be measured.
-            RunFailed: The script failed, with the end of its output, or no step was measured.
+            RunFailed: The script failed (the message contains the end of its output), or no step was measured.
             TorchyardError: A host cannot be used.
         """
         topology = self._checked()
@@ -143,7 +143,7 @@ class ProfileScript:
             raise RunFailed(f"{host} sent malformed measurements: {error}.", code="malformed") from None
 
     def _follow(self, started: StartedRun) -> dict[str, Any]:
-        """Waits for the end of the run, which is requested after LIMIT_S or a cancellation. Returns its last event."""
+        """Waits until the run ends, and requests its end after LIMIT_S or a cancellation. Returns its last event."""
         follower = Follower(started.run_id, started.primary, self._desktop.fleet.link)
         began: float | None = None
         is_stopping = False
@@ -162,7 +162,7 @@ class ProfileScript:
         raise RunFailed(f"the journal of run {started.run_id} ended without an end of the run.", code="journal")
 
     def _fetch(self, started: StartedRun) -> Any:
-        """Returns the measurements, or None if the run has written none."""
+        """Returns the measurements, or None if the run wrote none."""
         host = started.primary.host
         links = {host: self._desktop.fleet.link(host)}
         files, errors = list_files(started.run_id, MEASUREMENTS, (host,), links)

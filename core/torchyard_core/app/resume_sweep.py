@@ -33,14 +33,14 @@ def resume_sweep(
     """Returns the launch that continues a sweep. The copy of its study on this computer must be up to date.
 
     Args:
-        error: The error with which the copy of the study was not updated, if any.
+        error: The error that prevented an update of the copy of the study, if any.
         new_code: Whether the working folder may have changed since the sweep began.
 
     Raises:
-        TorchyardError: The sweep has not ended, its study is not known here, or another computer has started it.
+        TorchyardError: The sweep has not ended, its study is not known here, or another computer started it.
     """
     if error is not None:
-        # Trials that ended since the last copy would be repeated.
+        # If an outdated copy were used, trials that ended after it was made would be repeated.
         raise error
     record = desktop.history.load(ended.run_id)
     if record is None or not record.sweep or not record.topology:

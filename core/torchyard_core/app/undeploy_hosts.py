@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 UNDEPLOY_TIMEOUT_S = 60.0
 LEAVE_WITHIN_S = 10.0
-"""How many seconds to wait at most for the daemon to exit after it has answered."""
+"""Maximum time in seconds to wait for the daemon to exit after it has answered."""
 
 
 @dataclass(frozen=True)
