@@ -52,7 +52,7 @@ def slots_of_plan(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable
 def slots_to_book(taken: Sequence[str]) -> tuple[str, ...]:
     """Returns the slots that a run books: its GPUs, or its CPU slots if it has no GPUs.
 
-    Servers may share a CPU host with other runs, so a run with GPUs does not book CPU slots.
+    The servers of a run may share a CPU host with other runs, so a run with GPUs does not book CPU slots.
     """
     gpus = tuple(slot for slot in taken if not is_cpu_id(slot))
     return gpus or tuple(taken)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""A run without a booking may use only GPUs that are free of other users' bookings for this long from its start on."""
+"""A run without a booking may use only GPUs that no other user has booked within this time after its start."""
 
 
 class GpusBooked(RunFailed):

@@ -18,7 +18,7 @@ from torchyard_core.errors import UsageError
 
 By = Literal["person", "host", "week"]
 Parts = Mapping[tuple[str, str], list[Interval]]
-"""Intervals by person and GPU. Keys are pairs of both."""
+"""Intervals by (person, GPU)."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class UsageRow:
     used_h: float
     """GPU-hours of use, whether booked or not."""
     idle_h: float
-    """Past GPU-hours that were booked but in which the GPU was not used."""
+    """GPU-hours in the past that were booked but not used."""
     unbooked_h: float
     """GPU-hours of use by a person who had not booked the GPU for that time."""
 

@@ -22,7 +22,7 @@ from torchyard_core.booking.zone_weeks import by_week, day_of
 LONGEST_SEARCH = timedelta(days=366)
 """Maximum range of a search from the current time if no rule limits it."""
 JUST_NOW = timedelta(seconds=10)
-"""A search may begin this long ago, because the user's request takes a moment. An earlier start is replaced by now."""
+"""How far in the past a search may begin, since a request takes a moment. Earlier starts become the current time."""
 SECOND = timedelta(seconds=1)
 EXACT_S = 1e-3
 """Tolerance of a quota in seconds, since GPU-hours are floating-point numbers."""
@@ -44,7 +44,7 @@ class Allowance:
 def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
     """Returns the search request, limited to the time that the rules allow.
 
-    It begins at most JUST_NOW ago, and ends at the rules' horizon at the latest.
+    The search begins at most JUST_NOW in the past, and ends no later than the horizon that the rules set.
     """
     earliest = now if wish.earliest < now - JUST_NOW else wish.earliest
     ahead = LONGEST_SEARCH if rules.furthest_days is None else timedelta(days=rules.furthest_days)

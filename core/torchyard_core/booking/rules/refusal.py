@@ -17,12 +17,12 @@ from torchyard_core.next_steps import CheckHosts
 from torchyard_core.problems import did_you_mean
 
 GRACE = timedelta(minutes=2)
-"""How long ago a new booking may begin. The user needs time to complete a dialog whose start is *now*."""
+"""How far in the past a new booking may begin, since the user needs time to complete a dialog whose start is *now*."""
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """The state of the calendar in which a draft is checked."""
+    """The state of the calendar against which a draft is checked."""
 
     rules: Rules
     now: datetime

@@ -129,7 +129,7 @@ class BookingWriter:
     def update(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
         """Writes the changed fields of a booking. Returns the changed booking.
 
-        Raises PermissionDenied if no row was changed, since a policy of the database forbids it.
+        Raises PermissionDenied if a database policy forbids the change, so that no row was changed.
         """
         changed = replace(booking, **changes)
         columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}

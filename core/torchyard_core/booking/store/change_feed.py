@@ -27,12 +27,12 @@ EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
 EVERYTHING = "all"
 READ_BY_QUERIES_S = 0.05
-"""How many seconds a running query has for reading notifications before the watch reads them itself."""
+"""Time in seconds that a running query has to read notifications before the watch reads them itself."""
 _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """A thread that waits for changes of a database."""
+    """A thread that waits for changes to a database."""
 
     def __init__(self, engine: Engine, on_change: Callable[[str], None]):
         self._engine = engine
@@ -47,7 +47,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, and waits for its end unless called on that thread.
+        """Stops the thread, and waits until it has ended unless called on that thread.
 
         After the wait, `on_change` is not called.
         """

@@ -42,7 +42,7 @@ class ConflictQueries:
         """Returns up to two next free times of the same GPUs, and up to two sets of GPUs free at the requested time.
 
         The results are ordered by start. The GPUs of the sets have at least the memory of the requested GPUs. If all
-        requested GPUs have the same model, so have they.
+        requested GPUs have the same model, the GPUs of the sets have it, too.
         """
         slots = {slot.id: slot for slot in self._queries.load_slots(connection)}
         chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]

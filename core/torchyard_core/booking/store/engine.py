@@ -127,7 +127,7 @@ KEEPALIVE_SETTINGS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""libpq's settings for detecting a broken connection (in seconds, in seconds, a count, in milliseconds).
+"""libpq's settings for detecting a broken connection: seconds, seconds, a count, and milliseconds.
 
 With the kernel's defaults, detection would take minutes, during which the calendar's lock would be held.
 """

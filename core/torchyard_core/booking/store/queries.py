@@ -124,12 +124,12 @@ class BookingQueries:
         return found[0]
 
     def history(self, booking_id: str) -> tuple[Change, ...]:
-        """Returns the changes to a booking, oldest first. Versions that kept no audit log recorded no changes."""
+        """Returns the changes to a booking, oldest first, except those made by versions without an audit log."""
         with self._session.transaction() as connection:
             return self.load_history(connection, booking_id)
 
     def load_history(self, connection: Connection, booking_id: str) -> tuple[Change, ...]:
-        """As `history`, within a transaction."""
+        """Does the same as `history`, within the caller's transaction."""
         table = tables.booking_history
         rows = connection.execute(select(table).where(table.c.booking_id == booking_id).order_by(table.c.id)).all()
         noted = []
@@ -331,7 +331,7 @@ class BookingQueries:
         return agent_snapshot(bookings, self.logins(), self.rules(), self._session.person, now, until)
 
     def snapshot_revision(self, now: datetime) -> str:
-        """Returns a hash that changes with every change of a booking, a rule or a login in `snapshot()`.
+        """Returns a hash that changes whenever a booking, a rule or a login in `snapshot()` changes.
 
         Read the revision before the snapshot; the snapshot is then at least as new. The revision also changes each
         hour, because the period that the snapshot covers moves on.

@@ -1,9 +1,9 @@
 """Copy of the calendar in an SQLite file on this computer, for times when the database is unavailable.
 
-The copy covers a period around the present and follows the database's change log. Each call extends it by a limited
-number of bookings, so that commands do not wait long for it. Processes share the file: each process reads the file,
-queries the database, and writes in one short transaction unless another process has written in the meantime. A damaged
-file is removed and created again.
+The copy covers a period around the current time and follows the database's change log. Each call extends it by a
+limited number of bookings, so that commands do not wait long for it. Processes share the file: each process reads the
+file, queries the database, and writes in one short transaction unless another process has written in the meantime. A
+damaged file is removed and created again.
 """
 
 from __future__ import annotations
