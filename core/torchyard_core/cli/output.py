@@ -42,7 +42,7 @@ def escape_unencodable() -> None:
 def discard_output() -> None:
     """Discards buffered output that cannot be written, because Python would try again and fail at exit.
 
-    Output cannot be written after `| head` has ended or if the disk is full.
+    For example, output cannot be written after `head` at the end of a pipe has exited, or if the disk is full.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):

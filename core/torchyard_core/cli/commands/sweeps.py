@@ -289,7 +289,7 @@ def _find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
 
 
 def _at_present(fleet: Fleet, run: KnownRun) -> KnownRun:
-    """Returns the run in its present state if its primary answers; the history of this computer may be older."""
+    """Returns the run in its current state if its primary answers, otherwise in the state last known here."""
     if run.is_fresh:
         return run
     try:
@@ -300,7 +300,7 @@ def _at_present(fleet: Fleet, run: KnownRun) -> KnownRun:
 
 
 def _table(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> tuple[SweepTable | None, TorchyardError | None]:
-    """Returns the trials from the sweep's primary; if it does not answer, those last known here, and the error."""
+    """Returns the trials from the sweep's primary, or the trials last known here and the primary's error."""
     copies = SweepCopies(chosen.home.sweeps)
     try:
         return copies.update(run.run_id, link_to_primary(fleet, run)), None

@@ -49,7 +49,7 @@ def row(host: str, act: Act) -> list[str]:
 
 
 def describe(act: Act) -> str:
-    """Returns a description such as `agent installed`, or the agent's own name of an unknown action."""
+    """Returns a description such as `agent installed`, or the agent's own name for an unknown action."""
     what = str(act.get("what", ""))
     if what != "enforcement":
         return _ACTS.get(what, what)

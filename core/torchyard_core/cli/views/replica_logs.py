@@ -26,7 +26,7 @@ from torchyard_core.text_sanitizer import one_line
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 RETRY_S = 2.0
 HOLD_S = 0.3
-"""How many seconds a new line is held back for earlier lines of other logs. Hosts look for new lines every 0.1 s."""
+"""Time in seconds for which a new line is held back for earlier lines of other logs. Hosts check logs every 0.1 s."""
 LOOK_S = 2.0
 """Interval in seconds between two searches for new logs."""
 
@@ -86,13 +86,13 @@ class FollowedLogs:
         self._known: set[tuple[str, int]] = set()
         self._open = 0
         self._lost: dict[LogReader, str] = {}
-        """Readers whose host does not answer, with that host."""
+        """The readers whose host does not answer, with the name of the host."""
         self._looked_at = float("-inf")
         self._held: list[tuple[float, int, LogReader, LogLine]] = []
-        """A heap of lines that wait for earlier ones; the number keeps the order of arrival among equal times."""
+        """A heap of lines held back for earlier lines. The number preserves the order of arrival among equal times."""
         self._numbers = count()
         self._due: deque[tuple[float, float]] = deque()
-        """The times at which the wait of lines ends, and the latest times of these lines."""
+        """For each group of held lines: the time until which they are held, and the latest time of a line."""
         self._printed_to = 0.0
 
     def follow(self) -> None:
@@ -118,7 +118,7 @@ class FollowedLogs:
         self._due.append((time.monotonic() + (HOLD_S if self._open > 1 else 0.0), lines[-1].time))
 
     def _print_due(self) -> None:
-        """Prints each line that need no longer wait for other logs, and all lines that precede it."""
+        """Prints the lines that need not be held back any longer, and all lines that precede them."""
         while self._due and (self._due[0][0] <= time.monotonic() or not self._open):
             self._printed_to = max(self._printed_to, self._due.popleft()[1])
         while self._held and self._held[0][0] <= self._printed_to:
@@ -178,7 +178,7 @@ class FollowedLogs:
 def _past_lines(reader: LogReader) -> Iterator[LogLine]:
     """Yields the current lines of a log.
 
-    An error ends the iteration. It is reported when the log is followed from the last line on.
+    An error ends the iteration. It is reported later, when the log is followed from its last line.
     """
     with suppress(TorchyardError):
         yield from reader.lines(wait=False)
