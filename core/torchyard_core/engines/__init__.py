@@ -1,1 +1,1 @@
-"""Engines: where runs get their hosts from. Nothing outside this folder asks which engine runs a topology."""
+"""Engines, which provide the hosts of runs. No code outside this folder depends on which engine runs a topology."""

@@ -1,6 +1,6 @@
 """The interface of an engine, which gives a run its hosts: those of the fleet file, or nodes of a scheduler.
 
-The parts above and below are the same for all engines: the topology and its plan, the keepers, and the links to hosts.
+All other parts are the same for all engines: the topology and its plan, the keepers, and the links to hosts.
 docs/how-to-add-an-engine.md describes what an engine implements.
 """
 
@@ -42,14 +42,14 @@ class LaunchRequest:
     booking: BookingOptions
     own: Sequence[RunRecord]
     create: Callable[..., Launch] | None = None
-    """Creates a launch of another kind, such as that of a sweep, from the arguments of `Launch`."""
+    """Creates another kind of launch, such as a sweep's, from the arguments of `Launch`."""
 
 
 class Engine(Protocol):
     """An engine. Its methods raise HostError if the engine's hosts cannot be reached."""
 
     def describe(self) -> Sequence[HostFacts]:
-        """Returns the resources for the planner: the hosts, or places of nodes that the scheduler has yet to choose."""
+        """Returns the resources for the planner: the hosts, or slots for nodes that the scheduler has yet to choose."""
 
     def planned(self, topology: Topology) -> Topology:
         """Returns the topology for the planner, in which pools name hosts of `describe`."""
@@ -58,13 +58,13 @@ class Engine(Protocol):
         """Returns the launch of a run, which the caller performs and may cancel."""
 
     def locate(self, run: KnownRun) -> dict[str, str]:
-        """Returns the address or the node of each host of a run, as far as it is known."""
+        """Returns the address or the node of each host of a run for which it is known."""
 
     def attach(self, host: str) -> AgentLink:
         """Returns the link to a host of a run."""
 
     def cancel(self, run: KnownRun, *, force: bool) -> None:
-        """Requests the end of a run, also of one that waits. Raises AgentRefused if it has ended."""
+        """Requests the end of a run that is waiting or running. Raises AgentRefused if it has already ended."""
 
     def explain(self, run: KnownRun) -> str:
-        """Returns the reason why a run waits or has ended; empty if there is none."""
+        """Returns the reason why a run is waiting or has ended; empty if there is none."""

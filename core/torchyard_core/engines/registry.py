@@ -37,7 +37,7 @@ def open_fleet(
 
 
 def engine_of(topology: Topology, fleet: Fleet) -> Engine:
-    """Returns the engine that the pools of a topology name. Raises UsageError if they name several."""
+    """Returns the engine that a topology's pools name. Raises UsageError if they name more than one."""
     named = dict.fromkeys(host for pool in topology.pools for host in pool.hosts or ())
     clusters = {other.cluster.name: other for other in _clusters(fleet)}
     chosen = [name for name in named if name in clusters]
@@ -54,14 +54,14 @@ def engine_of(topology: Topology, fleet: Fleet) -> Engine:
 
 
 def check_cluster(fleet: Fleet, name: str) -> ClusterCheck:
-    """Logs in to a cluster, installs the agent if necessary, and returns what the cluster tells about itself."""
+    """Logs in to a cluster, installs the agent if necessary, and returns the result of checking the cluster."""
     return ClusterCheck.of(next(other for other in _clusters(fleet) if other.cluster.name == name))
 
 
 def submitted_script(source: TopologyFile, place: str, fleet: Fleet) -> str:
     """Returns the script that a launch of a topology on a cluster submits.
 
-    Raises UsageError for an unknown cluster, RunFailed and HostError.
+    Raises UsageError for an unknown cluster, and the RunFailed and HostError of a launch.
     """
     moved = on_place(source, place, fleet)
     assert moved.topology is not None
@@ -77,7 +77,7 @@ def _clusters(fleet: Fleet) -> list[ClusterHosts]:
 def on_place(source: TopologyFile, place: str, fleet: Fleet) -> TopologyFile:
     """Returns the topology with all pools in `place`, a cluster of the fleet. Raises UsageError for another name.
 
-    Labels, pins and names of hosts choose among the hosts of the fleet file, so they do not apply.
+    Labels, pins and host names refer to hosts in the fleet file, so they are removed.
     """
     names = [other.cluster.name for other in _clusters(fleet)]
     if place not in names:

@@ -1,4 +1,4 @@
-"""The engine of the fleet file's hosts: the user names them, and Torchyard reaches them by SSH."""
+"""The engine for the hosts in the fleet file, which Torchyard reaches over SSH."""
 
 from __future__ import annotations
 

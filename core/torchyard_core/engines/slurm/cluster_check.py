@@ -10,12 +10,12 @@ from torchyard_core.engines.slurm.description import ClusterDescription
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 
 WARNINGS = ("linuxproc", "kill_wait", "home_not_shared")
-"""Codes of problems with which runs can start."""
+"""Codes of problems that do not prevent runs from starting."""
 
 
 @dataclass(frozen=True)
 class ClusterCheck:
-    """The outcome of the check of one cluster."""
+    """The result of checking one cluster."""
 
     name: str
     partition: str | None

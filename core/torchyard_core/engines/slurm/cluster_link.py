@@ -16,7 +16,7 @@ from torchyard_core.fleet.ssh import SshDialer
 
 
 class NodeLink(DaemonClient):
-    """The link to one slot of a cluster, over the connection to the login node, which the slots share."""
+    """The link to one slot of a cluster. All slots share the connection to the login node."""
 
     def __init__(self, slot: str, login: DaemonClient):  # The constructor of the base class would start a thread.
         self.host = slot
@@ -96,6 +96,6 @@ class ClusterHosts:
 
 
 def login_host(cluster: Cluster) -> Host:
-    """Returns the login node as a host, whose name in messages is the cluster's."""
+    """Returns the login node as a host. Messages refer to it by the cluster's name."""
     settings = cluster.login.model_dump(exclude_unset=True)
     return Host(name=cluster.name, **settings)

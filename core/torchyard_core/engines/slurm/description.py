@@ -1,4 +1,4 @@
-"""What a cluster's login node tells about it: for the planner, for the checklist of a launch, and for `hosts check`."""
+"""The description of a cluster by its login node, for the planner, the launch checklist, and `hosts check`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard_core.topology.model import Topology
 OLDEST_VERSION = (21, 8)
 DESCRIBE_TIMEOUT_S = 120.0
 KILL_WAIT_S = 30.0
-"""Slurm's default. A shorter wait seldom suffices to save a model."""
+"""Slurm's default KillWait in seconds. A shorter wait is rarely long enough to save a model."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ClusterDescription:
 
     @classmethod
     def read(cls, login: DaemonClient, cluster: Cluster) -> ClusterDescription:
-        """Asks the login node. Raises HostError or AgentRefused."""
+        """Requests the description from the login node. Raises HostError or AgentRefused."""
         answer = login.call("cluster.describe", {"partition": cluster.partition}, DESCRIBE_TIMEOUT_S)
         return cls(answer, f"{login.hello['version']} on Python {login.python}")
 
@@ -42,13 +42,13 @@ class ClusterDescription:
         return found
 
     def plan_input(self, cluster: Cluster, topology: Topology) -> tuple[list[HostFacts], Topology]:
-        """Returns the slots for the planner, and the topology with their names."""
+        """Returns the slots for the planner, and the topology with pools that name these slots."""
         most = sum(pool.replicas for pool in topology.pools)
         slots = slots_of(cluster, self.shapes, most)
         return slots, on_slots(topology, cluster, slots)
 
     def checks(self, cluster: Cluster) -> list[Check]:
-        """Returns the lines of a launch's checklist about the cluster."""
+        """Returns the lines about the cluster in a launch's checklist."""
         nodes = counted(sum(shape["count"] for shape in self.shapes), "node")
         message = f"Slurm {self.answer['version']}, {nodes}, agent {self.agent}"
         lines = [Check("host", cluster.name, True, message)]
@@ -60,7 +60,7 @@ class ClusterDescription:
         return lines
 
     def problems(self, cluster: Cluster) -> list[TorchyardError]:
-        """Returns what the user should know about the cluster before a run."""
+        """Returns the problems of the cluster that the user should know about before a run."""
         found = []
         settings, home = self.answer["settings"], self.answer["home"]
         version = tuple(int(part) for part in self.answer["version"].split(".")[:2] if part.isdigit())

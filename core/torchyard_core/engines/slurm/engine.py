@@ -18,7 +18,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
 MOST_SLOTS = 10_000
-"""Number of slots of each shape that the planner sees, more than a run has replicas."""
+"""Number of slots of each node shape that the planner may use. No run has more replicas."""
 
 
 class SlurmEngine:

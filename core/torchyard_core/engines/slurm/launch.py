@@ -30,14 +30,14 @@ from torchyard_core.next_steps import ValidateTopology
 
 SUBMIT_TIMEOUT_S = 120.0
 HOST_WAIT_S = 60.0
-"""Default of `host_wait_s` on a cluster, where waiting for a lost node idles the GPUs of the others."""
+"""Default of `host_wait_s` on a cluster. While a run waits for a lost node, the GPUs of its other nodes are idle."""
 STOP_PATIENCE_S = 5
-"""Time in seconds that ranks wait for their keeper's word after Slurm has sent SIGTERM to all processes of the job."""
+"""Time in seconds that ranks wait for their keeper to request a stop after Slurm sends SIGTERM to the whole job."""
 
 
 @dataclass
 class SlurmLaunch(Launch):
-    """A launch that ends with the submission of a job, whose batch program then starts the run."""
+    """A launch that ends with the submission of a job. The job's batch program then starts the run."""
 
     cluster: ClusterHosts | None = None
     description: ClusterDescription | None = None
@@ -106,7 +106,7 @@ class SlurmLaunch(Launch):
 
     @property
     def _delay_s(self) -> float | None:
-        """Time in seconds to the earliest start of the job."""
+        """The time in seconds until the earliest start of the job; None for now."""
         return None if self.start_at is None else (self.start_at - datetime.now(UTC)).total_seconds()
 
     def undo(self, started: StartedRun | None) -> None:
@@ -126,7 +126,7 @@ class SlurmLaunch(Launch):
         return self.cluster
 
     def _plan_on(self, description: ClusterDescription) -> Plan:
-        """Returns the plan on slots. Raises RunFailed for a problem of the topology or too few nodes."""
+        """Returns the plan on slots. Raises RunFailed if the topology has a problem, or if there are too few nodes."""
         slots, topology = description.plan_input(self._cluster.cluster, self.topology)
         found = replace(self.source, topology=topology).check(slots)
         planned = plan(topology, slots, found=found, line=self.source.line)
@@ -231,6 +231,6 @@ class SlurmLaunch(Launch):
 
 
 def _renamed(components: list[Component], planned: Plan) -> list[Component]:
-    """Returns the components with the numbers that `renumbered` has given to their slots."""
+    """Returns the components with the new slot numbers that `renumbered` assigned."""
     names = iter(sorted(planned.hosts, key=lambda slot: int(slot.rpartition(".")[2])))
     return [replace(one, slots=tuple(next(names) for _ in one.slots)) for one in components]

@@ -12,8 +12,9 @@ from torchyard_core.topology.model import Topology
 SUBMISSION, FOLDER = "@submission@", "@job@"
 """Placeholders for the command of the batch program and for the job's folder, which the login node fills in."""
 SAVE_MARGIN_S = 30.0
-"""Time in seconds for saving and for the requeue, beside the grace of the run's stop. Slurm's signal may be a minute
-early.
+"""Time in seconds for saving and for the requeue, in addition to the run's `stop_grace_s`.
+
+Slurm may send its signal up to a minute early.
 """
 
 
@@ -61,5 +62,5 @@ def job_script(
 
 
 def survives_node_loss(topology: Topology) -> bool:
-    """Returns whether the run may continue without a lost node; then the job must not end with it."""
+    """Returns whether the run may continue after losing a node. If so, the job must not end with that node."""
     return any(pool.min_replicas is not None and pool.min_replicas < pool.replicas for pool in topology.pools)

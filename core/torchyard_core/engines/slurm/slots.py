@@ -1,7 +1,8 @@
 """The slots of a cluster for the planner, and the request for nodes that follows from a plan. Pure functions.
 
-A slot is the place of a node in a run, such as `hpc.2`. Slots of the planner stand for any node of a shape; after
-planning, those in use are numbered anew, so that the primary's is the first and each component's are contiguous.
+A slot is the place of a node in a run, such as `hpc.2`. During planning, a slot stands for any node of a given shape.
+After planning, the slots in use are renumbered, so that the primary's slot comes first and the slots of each component
+are contiguous.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import Topology
 
 UNUSABLE = ("down", "drained", "fail", "error", "unknown", "future")
-"""States of nodes that do not count, because they run no jobs at present."""
+"""Nodes in these states are ignored, because they currently run no jobs."""
 
 
 @dataclass(frozen=True)
 class Component:
-    """Nodes of equal shape in a job. A job with several components is heterogeneous."""
+    """Nodes of the same shape in a job. A job with several components is heterogeneous."""
 
     slots: tuple[str, ...]
     cpus: int
     memory_mb: int | None
-    """None leaves the amount to the cluster's default."""
+    """Memory of each node in MiB; None for the cluster's default."""
     gpus: tuple[tuple[str, int], ...]
     """The number of GPUs of each type; an empty type stands for any."""
 
@@ -82,10 +83,10 @@ def on_slots(topology: Topology, cluster: Cluster, slots: Sequence[HostFacts]) -
 
 
 def components_of(plan: Plan) -> list[Component]:
-    """Returns the request for nodes of a plan, the primary's component first.
+    """Returns the components that a plan requests, with the primary's component first.
 
     There are several components only if some nodes need GPUs that others do not need. All nodes of a component get the
-    resources of its most demanding one.
+    resources of its most demanding node.
     """
     needs = {slot: _need(plan.on_host(slot)) for slot in plan.hosts}
     kinds = list(dict.fromkeys(gpus for _, _, gpus in needs.values()))
@@ -99,18 +100,18 @@ def components_of(plan: Plan) -> list[Component]:
 
 
 def _need(replicas: Sequence[PlannedReplica]) -> tuple[int, int | None, tuple[tuple[str, int], ...]]:
-    """Returns the CPUs, the MB of memory, and the GPUs by type that the replicas on a node need."""
+    """Returns the CPUs, the memory in MiB, and the GPUs by type that the replicas on a node need."""
     cpus = sum(one.replica.pool.cpus or one.ranks for one in replicas)
     memories = [one.replica.pool.memory_gb for one in replicas]
     known = [gigabytes for gigabytes in memories if gigabytes is not None]
-    # The unit of Slurm is MiB.
+    # Slurm measures memory in MiB.
     memory = math.ceil(sum(known) * 1e9 / 2**20) if known and len(known) == len(memories) else None
     kinds = [gpu.name for one in replicas for gpu in one.gpus]
     return math.ceil(cpus), memory, tuple((kind, kinds.count(kind)) for kind in dict.fromkeys(kinds))
 
 
 def renumbered(plan: Plan, cluster: Cluster) -> Plan:
-    """Returns the plan with slots that are numbered from 1 by component, with placeholders for GPUs.
+    """Returns the plan with slots numbered from 1 by component, and with placeholders for GPUs.
 
     The primary's slot is the first. The GPUs of a slot are counted from 0 in the order of its replicas.
     """
