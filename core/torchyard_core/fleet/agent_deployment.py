@@ -2,8 +2,8 @@
 
 The channel runs `/bin/sh` instead of the login shell, which may be csh or print text. The shell runs the first
 interpreter that is new enough. The interpreter reads the bootstrap from stdin, and the archive if the host does not
-have it. It then starts the daemon if none runs, and becomes the bridge to the daemon. Output before a line with the
-nonce is used only in error messages.
+have it. It then starts the daemon if none is running, and becomes the bridge to the daemon. Output before a line with
+the nonce is used only in error messages.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def attach(
         replace_same_version: Whether to replace an agent of the same version that has other sources. It is replaced
             only once, so that two desktops do not replace each other's agents forever.
         cluster: If not empty, the host is a login node of this cluster, and the link leads to a session on it instead
-            of a daemon. The session is of this desktop's version, and ends with the link.
+            of a daemon. The session runs this desktop's version of the agent, and ends with the link.
         progress: Called while the archive is sent.
 
     Raises:

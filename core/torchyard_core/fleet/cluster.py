@@ -72,21 +72,21 @@ class Cluster(FrozenModel):
     kind: Literal["slurm"]
     login: Login = Field(default_factory=Login)
     partition: Option | None = None
-    """By default Slurm's default partition."""
+    """The partition of jobs; by default Slurm's default partition."""
     account: Option | None = None
     qos: Option | None = None
     time_limit: Annotated[Text, AfterValidator(_time_limit)] | None = None
-    """By default the partition's."""
+    """The time limit of jobs; by default the partition's."""
     python: str | None = None
     """The interpreter for programs on the nodes; by default `python3`."""
     setup: tuple[str, ...] = ()
     """Shell lines that run on the nodes before those of the program."""
 
     def slot(self, number: int) -> str:
-        """Returns the name of the place of a node in a run, counted from 1. The primary's is the first."""
+        """Returns the name of the slot with this number, counted from 1. The first slot is the primary's."""
         return f"{self.name}.{number}"
 
     def owns(self, host: str) -> bool:
-        """Returns whether this name of a host is that of a slot of the cluster."""
+        """Returns whether the name of a host is the name of one of the cluster's slots."""
         name, dot, number = host.rpartition(".")
         return bool(dot) and name == self.name and number.isdecimal()

@@ -28,7 +28,7 @@ class DaemonClient:
     def __init__(self, host: str, channel: Channel, received: bytes = b""):
         """Creates a client.
 
-        `received` contains bytes of the daemon that the caller has already read from the channel.
+        `received` contains bytes from the daemon that the caller has already read from the channel.
         """
         self.host = host
         self.hello: dict[str, Any] = {}
@@ -87,7 +87,7 @@ class DaemonClient:
         Raises:
             AgentRefused: The daemon refused the request; the error has the daemon's message.
             Unreachable: The connection ended.
-            AgentFailed: The answer did not arrive in time or was malformed, or the daemon has ended with an error.
+            AgentFailed: The answer did not arrive in time or was malformed, or the daemon exited with an error.
         """
         try:
             return self.submit(method, params or {}).result(timeout_s)

@@ -33,7 +33,7 @@ The number is high because hosts that do not answer should not delay others. The
 each sshd.
 """
 USE_HOLDS_S = 30.0
-"""How long in seconds a sample of GPU use is valid. This is long enough for planning a launch with it."""
+"""How long in seconds a sample of GPU use is valid, which is long enough to plan a launch."""
 CLOSE_WITHIN_S = 5.0
 """Time limit in seconds for closing the open links."""
 
@@ -85,7 +85,7 @@ class Fleet:
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
         self.others: tuple[OtherHosts, ...] = ()
-        """Hosts beside those of the fleet file, by cluster."""
+        """Hosts that are not in the fleet file, by cluster."""
         self._facts_file = facts_file
         self._found: dict[str, Facts] = {}
         """New facts that could not be written to the file."""

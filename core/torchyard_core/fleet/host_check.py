@@ -24,7 +24,7 @@ class Enforcement:
     """`off`, `observe`, `warn` or `stop`, from the team's rules."""
     dry_run: bool
     of_all: bool
-    """Whether the agent acts on processes of all users, which requires root, or only of its own user."""
+    """Whether the agent acts on the processes of all users, which requires root, or only on those of its own user."""
     is_fresh: bool
     """Whether the agent's copy of the calendar is recent enough for enforcement."""
     found: int

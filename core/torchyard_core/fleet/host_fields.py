@@ -1,4 +1,4 @@
-"""The types of settings that hosts and logins of clusters have in the fleet file."""
+"""The types of the settings that hosts and cluster logins share in the fleet file."""
 
 from __future__ import annotations
 

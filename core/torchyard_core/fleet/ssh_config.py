@@ -98,7 +98,7 @@ def _words(value: str) -> list[str]:
 
 
 def host_names(text: str) -> list[str]:
-    """Returns the host names of a configuration in their order, without patterns."""
+    """Returns the host names in a configuration, in file order. Patterns are omitted."""
     names: dict[str, None] = {}
     for line in text.splitlines():
         key, value = _parsed(line)

@@ -31,7 +31,7 @@ from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 HANDSHAKE_TIMEOUT_S = 30.0
 """Timeout in seconds of the server's banner and of the key exchange. A server on which DNS fails answers slowly."""
 DROPS_FOR_S = 20.0
-"""How many seconds after the first dropped connection the dialer gives up and treats the host as unreachable."""
+"""Time in seconds from the first dropped connection until the dialer treats the host as unreachable."""
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
@@ -201,8 +201,8 @@ class SshDialer:
 def _await_first_response(transport: paramiko.Transport) -> None:
     """Waits until the server has answered a request after the login, or PASSED_WITHIN_S have elapsed.
 
-    OpenSSH still counts a connection towards MaxStartups for a moment after the login. When this function did not wait,
-    eight concurrent logins exceeded a limit of ten. Other servers may not answer the request.
+    OpenSSH still counts a connection towards MaxStartups for a moment after the login. Without this wait, eight
+    concurrent logins exceeded a limit of ten. Other servers may not answer the request.
     """
     # paramiko's global_request() has no timeout.
     answered = transport.completion_event = threading.Event()

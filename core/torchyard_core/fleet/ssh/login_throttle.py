@@ -10,7 +10,7 @@ from contextlib import contextmanager
 AT_ONCE = 8
 """Maximum number of concurrent logins on one sshd.
 
-From the eleventh on, an sshd with the default MaxStartups (10:30:100) drops connections at random.
+From the eleventh concurrent login on, an sshd with the default MaxStartups (10:30:100) drops connections at random.
 """
 
 
@@ -75,7 +75,7 @@ class Backoff:
         self.failures = 0
 
     def next(self) -> float:
-        """Returns the pause in seconds after another failure.
+        """Counts a failure, and returns the pause after it in seconds.
 
         The pause is random, between half the maximum and the maximum. The maximum doubles with each failure, up to
         `most_s`.
@@ -85,5 +85,5 @@ class Backoff:
         return whole * (0.5 + self._chance() / 2)
 
     def reset(self) -> None:
-        """Resets the failures after a success."""
+        """Resets the number of failures after a success."""
         self.failures = 0

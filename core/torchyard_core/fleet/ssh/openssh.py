@@ -38,7 +38,7 @@ def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle
 class _SlotChannel:
     """A channel that holds a login slot until the host's first output.
 
-    The slot is also released if the channel ends or is closed before.
+    The slot is also released if the channel ends or is closed before that.
     """
 
     def __init__(self, channel: Channel, slot: ExitStack):
