@@ -121,7 +121,7 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
     except ValueError as error:
         refuse(source, line, f"this command cannot be read: {str(error).lower()}.", "Close its quotes.")
     if words and words[0] == "$":
-        words = words[1:]  # The user has also copied the shell prompt.
+        words = words[1:]  # The user also copied the shell prompt.
     for command in _split_commands(words):
         remote = _remote_commands(command) if depth < MAX_DEPTH else None
         if remote is None:

@@ -1,4 +1,4 @@
-"""Vertex AI's CLUSTER_SPEC: the addresses of the worker pools, the task of the replica that has it, and the job.
+"""Vertex AI's CLUSTER_SPEC: the addresses of the worker pools, the task of the replica that receives it, and the job.
 
 The CLUSTER_SPEC of a Torchyard run contains the topology as `job`, which is imported without loss.
 """

@@ -2,8 +2,8 @@
 
 It describes groups of workers and servers, which determine the strategy.
 
-Groups are asynchronous to each other; the workers inside a group are synchronous. Source: `ClusterProto` in SINGA 0.3's
-`job.proto`, with its defaults.
+Groups run asynchronously with respect to each other; the workers within a group are synchronous. Source: `ClusterProto`
+in SINGA 0.3's `job.proto`, with its defaults.
 """
 
 from __future__ import annotations

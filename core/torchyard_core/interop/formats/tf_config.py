@@ -1,4 +1,4 @@
-"""TensorFlow's TF_CONFIG: addresses by type, and the task of the replica that has it.
+"""TensorFlow's TF_CONFIG: addresses by task type, and the task of the replica that receives it.
 
 `cluster` never contains the evaluator.
 """

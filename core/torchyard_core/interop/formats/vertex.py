@@ -154,7 +154,7 @@ def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> lis
 
 
 def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
-    """Sets the line of a location and of all keys below it to the line of the flag that described them."""
+    """Sets the line of a location and of all keys below it to the line of the flag that describes them."""
     composed = reader.document.composed
     for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
         composed.key_lines[inner] = line

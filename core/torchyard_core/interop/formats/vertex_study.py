@@ -189,7 +189,7 @@ def _objective(reader: VertexDocument, place: Place) -> dict[str, str]:
 
 
 def _number(reader: VertexDocument, place: Place) -> float:
-    """Returns the number at a location. JSON has 64-bit integers as text."""
+    """Returns the number at a location. In JSON, 64-bit integers are text."""
     try:
         found = float(reader.text(place) or "")
     except ValueError:
@@ -252,7 +252,7 @@ def _written(name: str, parameter: Parameter) -> dict[str, Any]:
     assert parameter.low is not None
     assert parameter.high is not None
     if parameter.is_whole:
-        # JSON of Google's APIs has 64-bit integers as text.
+        # Google's APIs represent 64-bit integers as text in JSON.
         spec: dict[str, Any] = {
             "integerValueSpec": {"minValue": str(int(parameter.low)), "maxValue": str(int(parameter.high))}
         }
