@@ -24,7 +24,7 @@ class PreparedHost:
 
     address: str
     interface: str
-    """Network interface of `address`, for NCCL and Gloo. If this is empty, they choose one."""
+    """Network interface of `address`, for NCCL and Gloo. If it is empty, NCCL and Gloo choose one."""
     run_dir: str
     """The run's folder on the host."""
     python: str
@@ -149,9 +149,10 @@ class _ReplicaPlans:
         return defaults | self._program.env | planned.replica.pool.env | contract
 
     def _checkpoints(self, site: PreparedHost) -> str:
-        """Returns the folder of checkpoints.
+        """Returns the checkpoint folder.
 
-        A shared folder has one such folder per lineage. Otherwise, each host has one for the run.
+        In a folder that the hosts share, each lineage has its own checkpoint folder. Otherwise, each host has one for
+        the run.
         """
         return checkpoint_folder(self._program, self._name, self._lineage) or f"{site.outputs}/checkpoints"
 
@@ -164,7 +165,7 @@ class _ReplicaPlans:
 
 
 def checkpoint_folder(program: Program, name: str, lineage: str) -> str | None:
-    """Returns the folder of checkpoints that the hosts of a run share, or None if they share none."""
+    """Returns the checkpoint folder that the hosts of a run share, or None if there is none."""
     if program.checkpoint_dir is None:
         return None
     return f"{program.checkpoint_dir.rstrip('/')}/{_folder_name(name)}-{lineage}"

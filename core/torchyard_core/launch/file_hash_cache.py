@@ -54,7 +54,7 @@ class FileHashCache:
         return str(entry[4]) or None
 
     def has_seen(self, path: str, status: os.stat_result) -> bool:
-        """Returns whether the file was read before in its present state."""
+        """Returns whether the file was already read in its current state."""
         entry = self._known.get(path)
         return entry is not None and entry[:4] == _fingerprint(status)
 

@@ -54,7 +54,7 @@ class AddedWorkers:
     workers: int
     """The number of workers that now take part in the run."""
     planned: int
-    """The number of members and lost workers."""
+    """The number of members plus the number of lost workers."""
 
 
 def choose_pool(topology: Topology, named: str | None) -> tuple[int, Pool]:
@@ -148,7 +148,7 @@ class Growth:
     changes: dict[str, Any] = field(default_factory=dict)
     """The fields of this desktop's record that change. Set once workers have joined the run."""
     _new: dict[str, AgentLink] = field(default_factory=dict)
-    """The link to the host, as long as the host may hold resources only for this addition."""
+    """The link to the host by name. Empty unless the host may hold resources that only this addition needs."""
     _asked: bool = False
     """Whether the primary was asked to add the workers."""
 
@@ -255,7 +255,7 @@ class Growth:
         return facts
 
     def _remove_remains(self, link: AgentLink) -> None:
-        """Removes from the host what an earlier, unsuccessful addition has left."""
+        """Removes what an earlier, unsuccessful addition left on the host."""
         try:
             link.call("run.remove", {"run_id": self.own.run_id, "by": desktop_identity()})
         except AgentRefused as refusal:

@@ -113,7 +113,7 @@ class Planner:
         return planned
 
     def _plans_of_runs(self, planned: Plan) -> Sequence[Plan]:
-        """Returns the plans of the runs that `planned` consists of: one, except in a sweep."""
+        """Returns the plans of the runs in `planned`, which contains several only for a sweep."""
         return [planned]
 
     def _plan(self, hosts: Sequence[HostFacts]) -> Plan:
@@ -157,4 +157,4 @@ class Planner:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # If an error concerns no single host, this call raises it here.
+                    reaching.result()  # This call raises an error that does not concern a single host.

@@ -41,7 +41,7 @@ def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
 
 
 def _users(plan: Plan) -> dict[str, list[tuple[str, str]]]:
-    """Returns what needs a port on each host: pairs of `replica` or `master` and a name."""
+    """Returns the users of ports on each host, as pairs of a kind (`replica` or `master`) and a name."""
     users: dict[str, list[tuple[str, str]]] = {host: [] for host in plan.hosts}
     host_of = {planned.name: planned.host for planned in plan.replicas}
     for planned in plan.replicas:

@@ -52,7 +52,7 @@ class EndedRun:
 
     run_id: str
     lineage: str
-    """ID of the first run in the chain of restarts. It names the folder of checkpoints in a folder that hosts share."""
+    """ID of the first run in the chain of restarts. The checkpoint folder in a shared folder has this name."""
     name: str
     source: TopologyFile
     """The topology as it was run, with no folder on this computer."""

@@ -52,7 +52,7 @@ class Follower:
             reattach: Opens a new link to a host.
             others: The links to the other hosts of the run.
             on_sample: Called with (host, sample) for each telemetry sample, on the threads of the links.
-            away: Other hosts of the run that do not answer at present. Attempts to connect to them are repeated.
+            away: Other hosts of the run that currently do not answer. Attempts to connect to them are repeated.
             with_telemetry: Whether telemetry is requested from the hosts.
         """
         self.view = journal_replay.new_view(run_id)
@@ -72,8 +72,8 @@ class Follower:
     def events(self, duration: float | None = None) -> Iterator[Event | None]:
         """Yields journal events and live reports in order, and None whenever none has arrived for POLL_S.
 
-        Ends after `run_ended` or `duration` seconds. Raises RunFailed if the primary's keeper has exited before the end
-        of the run, and HostError or AgentRefused if the first subscription fails.
+        Ends after `run_ended` or `duration` seconds. Raises RunFailed if the primary's keeper exited before the end of
+        the run, and HostError or AgentRefused if the first subscription fails.
         """
         deadline = None if duration is None else time.monotonic() + duration
         try:

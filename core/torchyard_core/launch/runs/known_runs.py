@@ -22,7 +22,7 @@ FREE_WITHIN_S = 15.0
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run in its present state at its primary, or in its last known state if the primary does not answer."""
+    """A run in its current state at its primary, or in its last known state if the primary does not answer."""
 
     run_id: str
     name: str
@@ -43,7 +43,7 @@ class KnownRun:
     is_sweep: bool = False
     """Whether the run is the coordinator of a sweep."""
     sweep_run: str = ""
-    """The run of the sweep that this run is a trial of."""
+    """ID of the run of the sweep, if this run is one of the sweep's trials."""
 
     @property
     def has_ended(self) -> bool:
@@ -155,7 +155,7 @@ def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
     about = record.get("record", {})
     state, reason = _state_of(shown)
     replicas = _with_planned(shown["replicas"], about.get("replicas", []))
-    if state != shown["state"]:  # The keeper has exited before it could record the end of its replicas.
+    if state != shown["state"]:  # The keeper exited before recording the end of its replicas.
         replicas = [_lost(replica) for replica in replicas]
     return {
         **run.to_json(),
@@ -246,7 +246,7 @@ def _from_record(record: RunRecord) -> KnownRun:
 
 
 def _never_begun(run: KnownRun) -> KnownRun:
-    """Returns the state of a run whose start was never confirmed and that its primary does not list."""
+    """Returns the state of a run whose start was never confirmed and which its primary does not list."""
     reason = f"{run.primary} has no record of it: it did not begin, or was removed since"
     return replace(run, state=RunState.STOPPED.value, reason=reason, as_of=utc_now(), is_fresh=True)
 
@@ -290,7 +290,7 @@ def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
 def _state_of(report: dict[str, Any]) -> tuple[str, str]:
     """Returns the state and reason of a run from a host's report.
 
-    A run whose keeper has exited before the end of the run has failed.
+    A run whose keeper exited before the run ended has failed.
     """
     if report["alive"] or is_over(report["state"]):
         return report["state"], report["reason"]

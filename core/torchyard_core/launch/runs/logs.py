@@ -29,7 +29,7 @@ class LogReader:
     def __init__(
         self, run_id: str, replica: str, local_rank: int, link: AgentLink, reattach: Reattach, tail: int | None = None
     ):
-        """Creates a reader. It begins with the first line, or with the last `tail` lines of the present log."""
+        """Creates a reader. It begins with the first line, or with the last `tail` lines of the current log."""
         self.replica = replica
         self.local_rank = local_rank
         self._run_id = run_id
@@ -60,7 +60,7 @@ class LogReader:
     def lines(self, *, wait: bool) -> Iterator[LogLine]:
         """Yields new complete lines, and at the end of the log also an incomplete last line.
 
-        With `wait`, the host waits up to LOG_WAIT_S for new lines. Otherwise, all lines of the present log are read.
+        With `wait`, the host waits up to LOG_WAIT_S for new lines. Otherwise, all lines of the current log are read.
         """
         if self._tail is not None:
             self._skip_to_last(self._tail)

@@ -1,7 +1,7 @@
 """Download of a run's model as one file with its `state_dict`, from the newest or a chosen checkpoint.
 
-A host that has the checkpoint provides the file (the agent's `daemon/run_models.py`): it puts the parts of a sharded
-model together, because this computer may not have torch.
+A host that has the checkpoint provides the file (the agent's `daemon/run_models.py`): it assembles the parts of a
+sharded model, because this computer may not have torch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ASK_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class ModelSource:
-    """How a host of the run finds checkpoints, and which interpreter it runs to put a model together."""
+    """How a host of the run finds checkpoints, and which interpreter it uses to assemble a model."""
 
     folder: str | None
-    """The folder of checkpoints that the hosts share; None for the run's own folder on each host."""
+    """The checkpoint folder that the hosts share; None for the run's own folder on each host."""
     python: str | None
     """The program's interpreter. None means the host's default interpreter."""
     setup: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ def _source(text: str, name: str, lineage: str, python: str | None) -> ModelSour
         topology = topology_from_text(text, name).topology
     except TorchyardError:
         topology = None
-    if topology is None:  # A newer version of Torchyard has launched the run.
+    if topology is None:  # A newer version of Torchyard launched the run.
         return ModelSource(None, python)
     program = topology.program
     folder = checkpoint_folder(program, name, lineage)
@@ -219,7 +219,7 @@ def fetch_model(
 
     Args:
         progress: Called with (host, bytes downloaded, total bytes).
-        cancelled: Called while the host puts the model together. If it raises an error, the download ends.
+        cancelled: Called while the host assembles the model. If it raises an error, the download ends.
 
     Raises:
         TorchyardError: The host does not provide the model.

@@ -24,7 +24,7 @@ def recorded_plan(
     topology = topology_from_text(text).topology if text else None
     if topology is None or not planned:
         return None
-    # The coordinator of a sweep is no replica of the sweep's topology.
+    # The coordinator of a sweep is not a replica in the sweep's topology.
     if {str(replica["name"]) for replica in planned}.isdisjoint(one.name for one in replicas_of(topology)):
         return None
     hosts = _hosts(planned, {host.name: host for host in known})

@@ -16,12 +16,12 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.sweeps.trial_table import SweepTable, read_table
 
 FOLDER = "outputs/coordinator-0"
-"""The folder of the coordinator in the run of the sweep."""
+"""The coordinator's folder in the sweep's run."""
 TABLE, STUDY = f"{FOLDER}/sweep.json", f"{FOLDER}/study-copy.sqlite3"
 MAX_BYTES = 256 * 1024 * 1024
 AGAIN_S = 0.2
 TRIES = 10
-"""Number of attempts to read a file that the coordinator replaces meanwhile."""
+"""Maximum number of attempts to read a file that the coordinator may replace in the meantime."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,10 @@ class SweepCopies:
             return None
 
     def update(self, run_id: str, link: AgentLink) -> SweepTable | None:
-        """Copies table and study from the sweep's primary.
+        """Copies the table and the study from the sweep's primary.
 
-        Returns None if the coordinator has not written a table yet. Raises HostError, or OSError of this computer.
+        Returns None if the coordinator has not written a table yet. Raises HostError, or OSError if a copy cannot be
+        written.
         """
         for _ in range(TRIES):
             text = _read(run_id, TABLE, link)
@@ -61,7 +62,7 @@ class SweepCopies:
             if table.study and (known is None or hashlib.sha256(known).hexdigest() != table.study):
                 study = _read(run_id, STUDY, link)
                 if study is None or hashlib.sha256(study).hexdigest() != table.study:
-                    time.sleep(AGAIN_S)  # The coordinator has replaced the study since.
+                    time.sleep(AGAIN_S)  # The coordinator replaced the study in the meantime.
                     continue
                 self.folder.mkdir(parents=True, exist_ok=True)
                 scratch = self.folder / f"{run_id}.sqlite3.part"

@@ -1,4 +1,4 @@
-"""The slots of a sweep: hosts and GPUs of the trials that run side by side. Pure."""
+"""Plans the slots of a sweep: the hosts and GPUs of concurrent trials. The functions are pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SlotPlans:
 
     @property
     def whole(self) -> Plan:
-        """The plan of all slots together, in which replicas are numbered through all slots.
+        """The plan of all slots together, in which replicas are numbered consecutively across slots.
 
-        It has no worlds: a trial's world is that of its slot.
+        The plan has no worlds, since each trial has the world of its slot.
         """
         replicas: list[PlannedReplica] = []
         before: Counter[Role] = Counter()
@@ -54,7 +54,7 @@ class SlotPlans:
 
         Args:
             sites: The hosts, with the ports of all slots.
-            run_token: The text that stands for the run ID of a trial, also in the run folders of `sites`.
+            run_token: The placeholder for the run ID of a trial. The run folders of `sites` contain it, too.
             prepare: Returns the parameters of `run.prepare` for a slot's host.
         """
         left = {host: list(site.ports) for host, site in sites.items()}
@@ -71,9 +71,9 @@ class SlotPlans:
 
 
 def plan_slots(plan_on: Callable[[Sequence[HostFacts]], Plan], hosts: Sequence[HostFacts], parallel: int) -> SlotPlans:
-    """Plans up to `parallel` slots, one after another on what the earlier ones leave free.
+    """Plans up to `parallel` slots, each on the resources that the preceding slots leave free.
 
-    If the first slot cannot start, it is the only one, and its plan has the problems.
+    If the first slot cannot start, it is the only one, and its plan contains the problems.
 
     Args:
         plan_on: Plans one trial on hosts.

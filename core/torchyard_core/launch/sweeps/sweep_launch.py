@@ -33,7 +33,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Launcher
 
 COORDINATOR = "coordinator-0"
-"""The replica of a sweep's own run."""
+"""The name of the only replica of a sweep's own run."""
 MODULE = "torchyard_agent.sweeps.coordinator"
 COORDINATOR_RESTARTS = 5
 STOP_GRACE_S = 15.0
@@ -115,7 +115,7 @@ class SweepLaunch(Launch):
         return replace(record, sweep=dump_search(self._settings))
 
     def _early_imports(self) -> tuple[str, ...]:
-        return ()  # The ranks of trials start later, in keepers of their own.
+        return ()  # The ranks of trials start later, under keepers of their own.
 
     def _ports(self, planned: Plan) -> Mapping[str, int]:
         return self._slots.ports()
@@ -124,7 +124,7 @@ class SweepLaunch(Launch):
         return {**super()._record(planned, reserved, early), "sweep": dump_search(self._settings)}
 
     def _planned(self, planned: Plan) -> list[dict[str, Any]]:
-        """Returns the coordinator, to which the GPUs of all trials belong in the run's record."""
+        """Returns the coordinator. In the run's record, the GPUs of all trials belong to it."""
         return [{"name": COORDINATOR, "host": planned.primary, "gpus": gpus_of(planned)}]
 
     def _shown_replica(self, planned: Plan) -> str:
@@ -237,7 +237,7 @@ class SweepLaunch(Launch):
             gang=COORDINATOR,
             host=planned.hosts[0],
             trainer=False,
-            gpus=gpus_of(planned),  # By these, the keeper ends the sweep when a booking of another user begins.
+            gpus=gpus_of(planned),  # A booking of these GPUs by another user ends the sweep.
             processes=1,
             address=f"{prepared['address']}:{prepared['gang_port']}",
             run_dir=prepared["run_dir"],
