@@ -1,1 +1,1 @@
-"""Sweeps: search files, their checks, and the trials of a study. Pure, except for reading files."""
+"""Sweeps: search files, their checks, and the trials of a study. Only search files are read from disk."""

@@ -1,4 +1,7 @@
-"""Checks of a search: ranges, settings that fit their kind, samplers that can draw from the distributions. Pure."""
+"""Checks of a search, as pure functions.
+
+They concern ranges, settings that do not match their kind, and samplers that cannot draw from the distributions.
+"""
 
 from __future__ import annotations
 

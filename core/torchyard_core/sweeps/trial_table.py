@@ -1,4 +1,4 @@
-"""The trials of a sweep as the coordinator's table describes them (`torchyard_agent.sweeps.sweep_table`). Pure."""
+"""The trials of a sweep, read from the coordinator's table (`torchyard_agent.sweeps.sweep_table`) by pure functions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _STATES = ("waiting", "running", "complete", "failed", "pruned", "interrupted")
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial with its parameters and outcome. Times are RFC 3339 in UTC, empty if they are not known."""
+    """A trial with its parameters and outcome. Times are in RFC 3339 format in UTC; unknown times are empty."""
 
     trial: str
-    """Its number, from "1"."""
+    """The number of the trial as text, counted from "1"."""
     state: str
     """`waiting`, `running`, `complete`, `failed`, `pruned`, or `interrupted` by the end of an earlier sweep."""
     params: Mapping[str, ParameterValue]
     value: float | None
-    """The objective of a complete trial; of a pruned one, the last reported value."""
+    """The objective of a complete trial, or the last reported value of a pruned one."""
     run_id: str
     hosts: tuple[str, ...]
     cause: str
-    """Why it failed or was interrupted."""
+    """Why the trial failed or was interrupted."""
     started: str
     ended: str
     values: tuple[tuple[int, float], ...]
@@ -50,7 +50,7 @@ class SweepTable:
     wanted: int
     """The number of trials to run."""
     slots: tuple[tuple[str, ...], ...]
-    """The hosts of the trials that run side by side."""
+    """The hosts of each slot. Trials in different slots run concurrently."""
     lost: tuple[str, ...]
     """Lost hosts."""
     trials: tuple[Trial, ...]
@@ -61,13 +61,13 @@ class SweepTable:
 
     @property
     def best(self) -> Trial | None:
-        """The complete trial with the best objective, the first of equal ones; None before the first one."""
+        """The complete trial with the best objective, or the first of several equal ones; None if there is none."""
         complete = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
         sign = 1.0 if self.goal == "minimize" else -1.0
         return min(complete, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
     def best_so_far(self) -> list[tuple[int, float]]:
-        """Returns the number of each complete trial, in their order, with the best objective up to it."""
+        """Returns the number of each complete trial, in order, with the best objective up to that trial."""
         choose: Callable[[float, float], float] = min if self.goal == "minimize" else max
         found: list[tuple[int, float]] = []
         for trial in self.trials:
@@ -149,7 +149,7 @@ _PLACEHOLDER = re.compile(r"\{params\.([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def topology_of_trial(topology: Topology, trial: Trial) -> Topology:
-    """Returns the topology with the parameters of a trial in its arguments, as an ordinary run has them."""
+    """Returns the topology with a trial's parameters inserted into its arguments, as for an ordinary run."""
     texts = {name: parameter_text(value) for name, value in trial.params.items()}
 
     def filled(words: tuple[str, ...]) -> tuple[str, ...]:
