@@ -23,7 +23,10 @@ class Replica:
 
 
 def replicas_of(topology: Topology) -> tuple[Replica, ...]:
-    """Returns all replicas: chief, workers, servers, reducers, evaluators, each in the order of pools."""
+    """Returns all replicas, ordered by role: chief, workers, servers, reducers, evaluators.
+
+    Within a role, they are in the order of the pools.
+    """
     return tuple(
         Replica(role, index, pool, pool_index)
         for role in Role

@@ -2,7 +2,8 @@
 
 A document with unsaved changes has two files: the snapshot (`<token>.json`) and a lock file (`<token>.lock`) with the
 writer's PID, which the writer keeps locked. The lock, not the PID, shows whether the writer is running: the system
-reuses PIDs, but releases the lock however the process ends.
+reuses PIDs, but releases the lock when the process exits for any reason.
+
 The files are in Torchyard's own folder, since the document's folder may be uploaded to hosts.
 """
 
@@ -27,7 +28,7 @@ PRIVATE = 0o600
 
 @dataclass(frozen=True)
 class UnsavedWork:
-    """Unsaved changes of a document whose writer has ended."""
+    """Unsaved changes of a document whose writer has exited."""
 
     token: str
     path: Path | None
@@ -37,7 +38,7 @@ class UnsavedWork:
 
 
 class Recovery:
-    """The snapshot of one open document, and access to snapshots whose writers have ended.
+    """The snapshot of one open document, and access to snapshots whose writers have exited.
 
     Writing may raise FileProblem.
     """
@@ -79,7 +80,7 @@ class Recovery:
             self._lock = None
 
     def unsaved_work(self) -> list[UnsavedWork]:
-        """Returns the readable snapshots whose writers have ended, from newest to oldest."""
+        """Returns the readable snapshots whose writers have exited, from newest to oldest."""
         found = [work for token in self._tokens() if self._is_orphan(token) and (work := self._read(token))]
         return sorted(found, key=lambda work: work.written_at, reverse=True)
 

@@ -1,8 +1,8 @@
 """Edits that move replicas to another worker or server group.
 
 Such a move changes the number of groups or the order of replicas. Groups are contiguous blocks of the replicas in their
-order, so the number of groups determines their sizes. A replica therefore joins a group by an exchange with a member of
-the group: each of the two is pinned to the host or the GPUs of the other.
+order, so the number of groups determines their sizes. A replica therefore joins a group by exchanging places with a
+member of the group: each of the two is pinned to the other's host or GPUs.
 """
 
 from __future__ import annotations

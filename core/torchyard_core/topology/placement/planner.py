@@ -1,19 +1,24 @@
 """Deterministic placement of replicas on hosts and GPUs.
 
-Replicas pinned to GPUs are placed first, then replicas pinned to hosts. Pools follow in the order of their number of
-possible GPUs or hosts, smallest first, so pools that can use many GPUs do not take scarce ones from other pools. Among
-equal pools, trainers come first, then evaluators, then servers and reducers. If replicas remain unplaced, other orders
-are tried, and the placement with the most trainers, then the most replicas, is returned. A pin should move as few other
-replicas as possible. The *home* of a replica is its slot (host and GPUs) in a placement that ignores all pins. A
-replica that is not pinned stays at home unless a pinned replica takes its GPUs, in which case it moves to the home of
-the pinned replica if it fits there. A replica without GPUs leaves its host if a replica of the same class is pinned
-there, which keeps replicas evenly spread. If this leaves replicas unplaced, the pools are placed around the pins
-instead, provided that this places more trainers or, with as many trainers, more replicas. Homes depend only on topology
-and hosts, so the same file gives the same plan in the window, in the command and in a launch.
+Order: Replicas pinned to GPUs are placed first, then replicas pinned to hosts, then the pools. Pools are sorted by the
+number of their possible GPUs or hosts, smallest first, so pools that can use many GPUs do not take scarce ones from
+other pools. Among equal pools, trainers come first, then evaluators, then servers and reducers. If replicas remain
+unplaced, other orders are tried, and the placement with the most trainers, then the most replicas, is returned.
+
+Pins: A pin should move as few other replicas as possible. The *home* of a replica is its slot (host and GPUs) in a
+placement that ignores all pins. A replica that is not pinned stays at home unless a pinned replica takes its GPUs, in
+which case it moves to the home of the pinned replica if it fits there. A replica without GPUs leaves its host if a
+replica of the same class is pinned there, which keeps replicas evenly spread. If this leaves replicas unplaced, the
+pools are placed around the pins instead, provided that this places more trainers or, with the same number of trainers,
+more replicas. Homes depend only on topology and hosts, so the same file gives the same plan in the window, in the
+command and in a launch.
+
+Rules:
+
 - *pack* stays on a host while it has capacity. Then it uses the smallest host that holds all remaining replicas or, if
   there is none, the largest host. The chief is packed together with the workers.
 - *spread* uses the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
-  fewest replicas of the run. It is the default of pools without GPUs, and of pools whose hosts were never checked.
+  fewest replicas of the run. It is the default for pools without GPUs, and for pools whose hosts were never checked.
 - If workers use GPUs, a chief without GPUs is placed after them, on the host with the most workers that has capacity. A
   chief leaves its home if pins have taken all other trainers from that host.
 - A machine type determines CPUs, memory and GPU model unless the pool sets them. Hosts whose label `machine` names this
@@ -423,7 +428,7 @@ class _PlacementAttempt:
         )
 
     def _spread(self, pool: Pool, allowed: Sequence[HostCapacity]) -> Iterator[HostCapacity]:
-        """Yields hosts for the replicas, as long as a host has capacity."""
+        """Yields the host of each further replica, as long as a host has capacity."""
 
         def key(capacity: HostCapacity) -> tuple[float, ...]:
             counts = capacity.class_counts

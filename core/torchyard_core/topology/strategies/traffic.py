@@ -1,7 +1,7 @@
 """Bundles of edges between replicas, and groups of replicas.
 
-A bundle contains all edges of one kind between two sets of replicas: 64 workers and 8 servers are one value instead of
-512. Its pairs are listed on demand.
+A bundle contains all edges of one kind between two sets of replicas: the edges between 64 workers and 8 servers are one
+value instead of 512. The pairs of a bundle are listed on demand.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from itertools import groupby, pairwise
 from torchyard_core.topology.replicas import Replica
 
 MOST_EDGES = 16
-"""Maximum number of edges between two pools that are drawn individually. More are drawn as one thick edge with their
-number."""
+"""Maximum number of edges between two pools that are drawn individually.
+
+More edges are drawn as one thick edge that shows their number.
+"""
 
 
 class Pattern(StrEnum):

@@ -1,4 +1,4 @@
-"""The setting `on_worker_loss`, and checks of it."""
+"""The setting `on_worker_loss` and its checks."""
 
 from __future__ import annotations
 
