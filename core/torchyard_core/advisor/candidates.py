@@ -23,11 +23,11 @@ from torchyard_core.topology.strategies.registry import spec_of
 from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 SAME_RESULT = (StrategyKind.ALL_REDUCE, StrategyKind.REDUCTION_SERVER, StrategyKind.SANDBLASTER)
-"""Strategies with the result of one process that trains on all batches together."""
+"""Strategies that give the same result as one process that trains on all batches together."""
 OTHER_RESULT = (StrategyKind.DOWNPOUR, StrategyKind.HOGWILD, StrategyKind.DILOCO)
 """Strategies that change the result of training."""
 ALL_COUNTS_UP_TO = 64
-"""Number of trainers up to which every number is considered; above it, only multiples of a host's trainers."""
+"""Up to this number of trainers, every number is considered; above it, only multiples of the trainers per host."""
 UNCHECKED_TRAINERS = 8
 """Number of GPU trainers that are assumed to fit on a host whose hardware is unknown."""
 
@@ -44,10 +44,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Room:
-    """Where trainers and servers can be placed on a fleet, by the numbers of hosts, fastest hosts first."""
+    """The hosts on which trainers and servers can be placed, as indices into the fleet's hosts, fastest first."""
 
     trainers: tuple[int, ...]
-    """The host of each trainer that fits; hosts appear once for each of their trainers."""
+    """The host of each trainer that fits. A host appears once for each of its trainers."""
     servers: tuple[int, ...]
     """The hosts on which a server fits."""
 
@@ -72,7 +72,7 @@ def room_on(topology: Topology, fleet: AdvisedFleet) -> Room:
     pool = topology.pools[position]
     trains = [number for number, host in enumerate(fleet.hosts) if host.compute is not None]
     facts = [fleet.facts[number] for number in trains]
-    # Hosts without GPUs train one replica each, because replicas on the same cores would slow each other.
+    # Hosts without GPUs train one replica each, because replicas on the same cores would slow each other down.
     most = len(facts)
     if pool.gpus:
         most = sum(len(host.gpus) // pool.gpus if host.checked else UNCHECKED_TRAINERS for host in facts)
@@ -109,7 +109,7 @@ def _server_hosts(topology: Topology, fleet: AdvisedFleet) -> Iterator[int]:
 
 
 class Scan:
-    """A fast estimate of every candidate's speed by closed forms, which selects those that are simulated."""
+    """A fast closed-form estimate of every candidate's speed, by which the candidates to simulate are selected."""
 
     def __init__(self, topology: Topology, fleet: AdvisedFleet, room: Room):
         self._strategy = topology.strategy
@@ -123,7 +123,7 @@ class Scan:
         self._size = float(self._of[room.trainers[0]].model_bytes)
 
     def numbers(self) -> list[int]:
-        """Returns the considered numbers of trainers."""
+        """Returns the numbers of trainers that are considered."""
         most = len(self._room.trainers)
         per_host = max(Counter(self._room.trainers).values())
         return [
@@ -143,7 +143,7 @@ class Scan:
         computing = {host: self._of[host] for host in dict.fromkeys(hosts)}
         samples = sum(self._of[host].samples for host in hosts) * self._ranks
         slowest = max(computing.values(), key=lambda each: each.gradient_s)
-        # An approximation of the expected maximum of as many normal durations (Cramér 1946).
+        # This approximates the expected maximum of `ranks` normal durations (Cramér 1946).
         noise = slowest.spread_s * sqrt(2 * log(ranks)) * 0.8 if ranks > 1 else 0.0
         ready = slowest.gradient_s + noise
         optimizer = slowest.optimizer_s
@@ -202,7 +202,7 @@ class Scan:
         return mixed_time(trainers, servers) * self._size / (slowest_rate * SERVED_EFFICIENCY)
 
     def _served(self, hosts: Sequence[int]) -> list[float]:
-        """Returns the time of an exchange with 1, 2, … servers, which first take hosts without trainers."""
+        """Returns the time of an exchange with 1, 2, … servers. Hosts without trainers get servers first."""
         used = Counter(hosts)
         order = sorted(self._room.servers, key=lambda host: host in used)
         total = len(hosts) * self._ranks
@@ -234,7 +234,7 @@ def topology_for(topology: Topology, counts: Counts, hosts: Sequence[str] = ()) 
     """Returns the topology with the strategy and the numbers of a candidate.
 
     Args:
-        hosts: Hosts for the pool of trainers, if it may not use all that it could.
+        hosts: The only hosts that the pool of trainers may use; empty for all hosts that the topology allows.
 
     Raises:
         UsageError: The topology cannot have these numbers.
@@ -276,7 +276,7 @@ def _as_data(values: dict[str, object]) -> dict[str, object]:
 
 
 def counts_of(topology: Topology) -> Counts:
-    """Returns the numbers of a topology."""
+    """Returns a topology's counts."""
     replicas = replicas_of(topology)
     role = spec_of(topology.strategy.kind).server_role
     kind = topology.strategy.kind

@@ -1,4 +1,4 @@
-"""Corrections of predictions: how the measured steps of past runs differ from their predictions."""
+"""Corrections of predictions, derived from the differences between predicted and measured steps of past runs."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.strategies.registry import spec_of
 
 NEWEST = 5
-"""Number of runs of a strategy and kind of hosts that a correction considers."""
+"""Maximum number of runs from which the correction of a scope is derived."""
 LOWEST, HIGHEST = 0.5, 2.0
-"""Bounds of a factor. A larger difference has another cause, such as other users of the hosts."""
+"""Bounds of a factor. A larger difference is assumed to have another cause, such as other users of the hosts."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """Factors of the parts of predicted steps, each the median over the newest runs."""
+    """Factors by which the parts of a predicted step are multiplied. Each is the median over the newest runs."""
 
     compute: float = 1.0
-    """Of computing and of waiting for the slowest trainer, which is proportional to it."""
+    """Factor of the computing time and of the wait for the slowest trainer, which is proportional to it."""
     exchange: float = 1.0
-    """1 if no run measured it."""
+    """Factor of the exchange time; 1 if no run measured it."""
     runs: int = 0
 
     def step_s(self, computed_s: float, exchange_s: float) -> float:
-        """Returns the time of a step from the predicted times up to the end of computing, and of the exchange."""
+        """Returns the corrected step time, given the predicted times up to the end of computing and of the exchange."""
         return self.compute * computed_s + self.exchange * exchange_s
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The predictions that a correction is for: those of a strategy on trainers' hosts of these kinds."""
+    """The predictions to which a correction applies: those of one strategy with trainers on hosts of these kinds."""
 
     kind: StrategyKind
     host_kinds: tuple[str, ...]
-    """Sorted, each once."""
+    """The distinct kinds, sorted."""
 
     @staticmethod
     def of(kind: StrategyKind, host_kinds: Iterable[str]) -> Scope:
@@ -47,7 +47,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Ratios:
-    """Measured over predicted times of one run."""
+    """Ratios of measured to predicted times of one run."""
 
     scope: Scope
     compute: float
@@ -56,7 +56,7 @@ class Ratios:
 
 
 def corrections_of(runs: Sequence[Ratios]) -> dict[Scope, Correction]:
-    """Returns the correction of each scope from the newest of its runs. `runs` begins with the newest."""
+    """Returns the correction of each scope, derived from its newest runs. `runs` is sorted from newest to oldest."""
     by_scope: dict[Scope, list[Ratios]] = {}
     for run in runs:
         by_scope.setdefault(run.scope, []).append(run)

@@ -1,4 +1,4 @@
-"""The hosts of a fleet with their computing and links, as predictions use them."""
+"""The hosts of a fleet with the compute times and link bandwidths that predictions use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class AdvisedFleet:
-    """The hosts in the order of their facts, with remarks about what was assumed or left out."""
+    """The hosts in the order of their facts, with remarks about assumptions and omissions."""
 
     facts: tuple[HostFacts, ...]
     hosts: tuple[AdvisedHost, ...]
@@ -36,7 +36,7 @@ class AdvisedFleet:
         return Scope.of(kind, (host_kind(self.facts[number]) for number in trainers))
 
     def correction(self, kind: StrategyKind, trainers: Iterable[int]) -> Correction:
-        """Returns the correction of these predictions. Its factors are 1 if there are no such runs."""
+        """Returns the correction for a strategy and trainers on these hosts. Its factors are 1 without past runs."""
         return self.corrections.get(self.scope(kind, trainers), Correction()) if self.corrections else Correction()
 
 
@@ -49,15 +49,15 @@ def advised_fleet(
 ) -> AdvisedFleet:
     """Returns the hosts of a fleet.
 
-    A host's link is as fast as its fastest measured pair, otherwise as the fleet file states.
+    The bandwidth of a host's link is that of its fastest measured pair, or else the value in the fleet file.
 
     Args:
         stated: Bandwidths of hosts in the fleet file, in bytes per second.
-        measured: Bandwidths of pairs of hosts that launches have measured, in bytes per second.
-        batch: Samples of a trainer's batch, by default those of the profile.
+        measured: Bandwidths of pairs of hosts that launches measured, in bytes per second.
+        batch: Number of samples in a trainer's batch; by default the profile's batch size.
 
     Raises:
-        UsageError: The profile has one batch size, from which times of another one cannot be computed.
+        UsageError: The profile has only one batch size, so times for another one cannot be computed.
     """
     rates: dict[str, float] = {}
     for pair, rate in measured.items():

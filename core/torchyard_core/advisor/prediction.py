@@ -2,9 +2,9 @@
 
 Closed forms give a lower bound (`exchange_load`), and a discrete-event simulation of the exchange's buckets gives the
 estimate (`simulation`). A synchronous step begins its exchange when the slowest of N noisy trainers is ready
-(`order_statistics`). The efficiencies below follow from the exchanges in `docs/benchmarks.md`: the steps of four
-workers at 200 Mbit/s, over the bounds with the bandwidth that a launch measures. The proof in
-`tests/end_to_end/advisor_proof` runs other cases, to which nothing is fitted.
+(`order_statistics`). The efficiencies below are derived from the exchanges in `docs/benchmarks.md`: they compare the
+measured steps of four workers at 200 Mbit/s with the lower bounds for the bandwidth that a launch measures. The test in
+`tests/end_to_end/advisor_proof` runs other cases, for which no parameter was fitted.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from torchyard_core.topology.model import Strategy, StrategyKind, Wire
 from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction
 
 RING_EFFICIENCY = 0.93
-"""Share of a link's measured bandwidth that a ring of gloo uses: its ranks wait for each other between segments."""
+"""Share of a link's bandwidth that gloo's ring all-reduce uses, since ranks wait for each other between segments."""
 SERVED_EFFICIENCY = 0.97
-"""The same for pipelined exchanges with servers, reducers and other groups."""
+"""Share of a link's bandwidth that pipelined exchanges with servers, reducers and other groups use."""
 HOP_S = 0.0003
-"""Time of a message between two hosts, besides that of its bytes."""
+"""Latency of a message between two hosts, in seconds."""
 STEP_S = 0.003
-"""Time of the small messages by which synchronous trainers agree in each step."""
+"""Time in seconds per step for the small messages by which synchronous trainers coordinate."""
 LOCAL_BYTES_S = 1.2e9
 """Rate of an exchange between trainers on one host without GPUs, in bytes per second."""
 LOCAL_GPU_BYTES_S = 12e9
@@ -52,17 +52,17 @@ CODEC_S_PER_BYTE = {Wire.FLOAT32: 0.0, Wire.BFLOAT16: 0.6e-9, Wire.INT8: 1.5e-9,
 WIRE_SHARE = {Wire.FLOAT32: 1.0, Wire.BFLOAT16: 0.5, Wire.INT8: 0.254, Wire.INT4: 0.129}
 """q: bytes on the wire per byte of float32."""
 COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
-"""Standard deviations of the predictions' relative errors that the 80% interval assumes."""
+"""Standard deviations of the relative prediction errors, from which the 80% interval is computed."""
 Z80 = 1.2816
-"""Half width of the interval that contains 80% of a normal distribution, in standard deviations."""
+"""Half-width, in standard deviations, of the interval that contains 80% of a normal distribution."""
 ASYNCHRONOUS_PIECES = 8
 EXCHANGE_RESOURCES = ("link of ", "CPU of ")
-"""Beginnings of the names of resources that an exchange uses."""
+"""Prefixes of the names of resources that an exchange uses."""
 
 
 @dataclass(frozen=True)
 class AdvisedHost:
-    """A host, as far as a prediction needs it."""
+    """The properties of a host that predictions use."""
 
     name: str
     compute: TrainerCompute | None
@@ -70,19 +70,19 @@ class AdvisedHost:
     link_bytes_s: float
     memory_bytes: float | None = None
     gpu_bytes: float | None = None
-    """Memory of a GPU."""
+    """Memory of one GPU, in bytes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the replicas of a topology are, by the numbers of hosts."""
+    """The hosts of a topology's replicas, as indices into a list of hosts."""
 
     strategy: Strategy
     groups: tuple[tuple[int, ...], ...]
     """The hosts of the trainers, by worker group."""
     servers: tuple[int, ...] = ()
     ranks: int = 1
-    """Ranks of each trainer."""
+    """Number of ranks of each trainer."""
 
     @cached_property
     def trainers(self) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted speed of a topology. Times in seconds per step."""
+    """The predicted speed of a topology. Times are in seconds per step."""
 
     step_s: float
     samples_s: float
@@ -99,25 +99,25 @@ class Prediction:
     """Lower end of the interval of samples/s that contains the measured value with a probability of 80%."""
     high: float
     bound_s: float
-    """The closed form, which no step can be faster than."""
+    """The closed-form lower bound of the step time."""
     compute_s: float
     exchange_s: float
     """The time by which the exchange extends the step."""
     wait_s: float
     """The mean wait for the slowest trainer."""
     bytes_by_host: Mapping[str, tuple[float, float]]
-    """Bytes per step over the link of each host: sent, received."""
+    """Bytes (sent, received) per step over each host's link."""
     trainer_bytes: float
-    """Largest memory of a trainer."""
+    """Peak memory of a trainer."""
     server_bytes: float
-    """Largest memory of a server, without the Python interpreter."""
+    """Peak memory of a server, excluding the Python interpreter."""
     bottleneck: str
-    """The resource that limits the speed, in words."""
+    """A description of the resource that limits the speed."""
     notes: tuple[str, ...] = ()
     shortage: str = ""
-    """The memory that is missing, if any."""
+    """A message about insufficient memory; empty if the memory suffices."""
     utilisation: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    """DiLoCo: computing as a share of a step, by wire format and inner steps."""
+    """DiLoCo: share of the step time that is spent computing, by wire format and number of inner steps."""
 
     @property
     def is_feasible(self) -> bool:
@@ -126,7 +126,7 @@ class Prediction:
 
 @dataclass
 class _Parts:
-    """The parts of a step, and for how long each resource is busy."""
+    """The parts of a step, and how long each resource is busy."""
 
     step_s: float
     compute_s: float
@@ -136,15 +136,15 @@ class _Parts:
     samples_s: float
     busy: dict[str, float] = field(default_factory=dict)
     loads: dict[int, HostLoad] = field(default_factory=dict)
-    """M per step."""
+    """Load of each host's link, in M per step."""
     notes: tuple[str, ...] = ()
 
 
 def predict(layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction | None = None) -> Prediction:
-    """Returns the prediction. Every trainer must be on a host with a profile. Raises ValueError otherwise.
+    """Returns the prediction. Raises ValueError unless every trainer is on a host with a profile.
 
     Args:
-        correction: Factors of the parts of a step, by default 1.
+        correction: Factors of the parts of a step; by default, all factors are 1.
     """
     return _Predictor(layout, hosts, correction or Correction()).prediction()
 
@@ -188,7 +188,7 @@ class _Predictor:
         return [host for host in trainers for _ in range(self.layout.ranks)]
 
     def _gradient_s(self, host: int) -> tuple[float, float]:
-        """Returns mean and spread of the time up to the last gradient."""
+        """Returns the mean and the standard deviation of the time up to the last gradient."""
         compute = self._compute(host)
         return compute.gradient_s, compute.spread_s
 
@@ -250,7 +250,7 @@ class _Predictor:
         """Returns the stages of an exchange with the processes that sum the gradients.
 
         Args:
-            shares: The part of the gradients that is summed on each host.
+            shares: The fraction of the gradients that is summed on each host.
             steps: Whether the summing processes also step the optimizer.
             trainers: The hosts of the trainers; by default all.
             scale: Bytes sent per byte of the model.
@@ -375,14 +375,15 @@ class _Predictor:
         }
         alone = slowest_s(loads, self.rates, self.size)
         parts = self._independent(steps, computing, loads)
-        # Every step of every group passes the servers, so that no mean step is shorter than the busiest link's time.
+        # Every step of every group exchanges with the servers, so the mean step is no shorter than the busiest link's
+        # time.
         parts.bound_s = min(parts.step_s, max(min(computing), alone))
         return parts
 
     def _async_stages(
         self, ranks: Sequence[int], shares: Mapping[int, float], optimizer: float
     ) -> tuple[Stage, Stage, Stage]:
-        """Returns the stages of one group's exchange. Servers are equally loaded, so that the slowest one counts."""
+        """Returns the stages of one group's exchange. All servers have the same load, so only the slowest matters."""
         counts = Counter(ranks)
         push: dict[int, list[float]] = {}
         pull: dict[int, list[float]] = {}
@@ -402,7 +403,7 @@ class _Predictor:
         )
 
     def _independent(self, steps: Sequence[float], computing: Sequence[float], loads: Mapping[int, HostLoad]) -> _Parts:
-        """Returns the parts of groups that step at their own speed. `step_s` is the mean over the groups' steps."""
+        """Returns the parts of a step of groups that run independently. `step_s` is the mean over the groups' steps."""
         sizes = [sum(self._compute(host).samples for host in self._ranks(group)) for group in self.layout.groups]
         samples = sum(size / step for size, step in zip(sizes, steps, strict=True))
         step = sum(sizes) / samples
@@ -419,7 +420,7 @@ class _Predictor:
 
     @cached_property
     def _inner_steps(self) -> list[_Parts]:
-        """The parts of each group's steps without the exchange between groups. Equal groups are predicted once."""
+        """The parts of each group's steps without the exchange between groups. Identical groups are predicted once."""
         known: dict[tuple[tuple[int, int, float], ...], tuple[list[int], _Parts]] = {}
         found = []
         for group in self.layout.groups:
@@ -467,7 +468,7 @@ class _Predictor:
         return parts
 
     def _outer(self, inner: Sequence[_Parts], strategy: Strategy) -> tuple[_Parts, dict[int, HostLoad]]:
-        """Returns the parts of a mean step, and the loads of the averages."""
+        """Returns the parts of a mean step, and the link loads of the exchange between groups."""
         groups = self.layout.groups
         every, fragments, overlap = strategy.inner_steps, strategy.fragments, strategy.overlap_steps
         size = self.first.float32_bytes * WIRE_SHARE[strategy.wire]
@@ -478,7 +479,7 @@ class _Predictor:
             shares = {host: count / len(firsts) for host, count in Counter(firsts).items()}
         pushes = push_loads(firsts, shares)
         both = {host: HostLoad(load.sent + load.received, load.sent + load.received) for host, load in pushes.items()}
-        # Servers answer when a round is closed, so that pushes and pulls do not overlap.
+        # Servers answer once a round is closed, so pushes and pulls do not overlap.
         exchange = 2 * slowest_s(pushes, self.rates, size) if self.layout.servers else slowest_s(both, self.rates, size)
         exchange /= SERVED_EFFICIENCY
         codec = (CODEC_S_PER_BYTE[strategy.wire] + self._passes(6)) * self.first.float32_bytes
@@ -515,7 +516,7 @@ class _Predictor:
         return _Parts(step, compute, exchange_s, wait, min(bound, step), samples / step, busy, {}), loads
 
     def _utilisation(self) -> dict[str, dict[int, float]]:
-        """Returns computing as a share of a DiLoCo step, by wire format and inner steps."""
+        """Returns the share of a DiLoCo step that is spent computing, by wire format and number of inner steps."""
         inner = self._inner_steps
         mean = fmean(each.step_s for each in inner)
         found: dict[str, dict[int, float]] = {}
@@ -575,7 +576,7 @@ class _Predictor:
         )
 
     def _memory(self) -> tuple[float, float, str]:
-        """Returns the memory of a trainer and of a server in bytes, and a sentence if a host lacks it."""
+        """Returns the memory of a trainer and of a server in bytes, and a message if a host has too little."""
         kind = self.layout.strategy.kind
         several = len(self.layout.trainers) * self.layout.ranks > 1 or self.layout.servers
         trainer = float(self.first.peak_bytes + (self.size if several else 0))
@@ -604,7 +605,7 @@ class _Predictor:
 
 
 def _without_copies(stages: Sequence[Stage]) -> list[Stage]:
-    """Returns the stages with one host for each group of hosts that do the same, since these end at the same time."""
+    """Returns the stages with one host per group of identically loaded hosts, which finish at the same time."""
     by_host: dict[int, dict[tuple[int, int], float]] = {}
     for number, stage in enumerate(stages):
         for resource, value in stage.seconds_per_byte:
@@ -623,7 +624,7 @@ def _scaled(stage: Stage, factor: float) -> Stage:
 
 
 def _add(loads: dict[int, HostLoad], more: Mapping[int, HostLoad]) -> None:
-    """Adds further loads of hosts in place."""
+    """Adds `more` to `loads` in place."""
     for host, load in more.items():
         before = loads.get(host, HostLoad())
         loads[host] = HostLoad(before.sent + load.sent, before.received + load.received, before.local + load.local)

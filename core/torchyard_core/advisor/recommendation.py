@@ -1,4 +1,4 @@
-"""Recommendations: the fastest topology, the one with the fewest GPUs that is nearly as fast, and the best one now."""
+"""Recommendations: the fastest topology, a nearly as fast one with the fewest GPUs, and the best on available GPUs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandw
 from torchyard_core.topology.strategies.registry import spec_of
 
 NEARLY = 0.9
-"""Share of the fastest topology's samples/s that suffices for the topology with the fewest GPUs."""
+"""The topology with the fewest GPUs must reach this fraction of the fastest topology's samples/s."""
 SIMULATED = 3
-"""Number of candidates of each strategy that are placed and simulated."""
+"""Number of candidates per strategy that are placed and simulated."""
 CURVE_POINTS = 16
 
 
@@ -42,9 +42,9 @@ class Alternative:
     topology: Topology
     prediction: Prediction
     hosts: tuple[str, ...]
-    """The hosts of its trainers."""
+    """The hosts of the topology's trainers."""
     gpus: int
-    """Number of GPUs that it uses, or of hosts with trainers if it uses none."""
+    """Number of GPUs used, or number of hosts with trainers if no GPUs are used."""
 
     @property
     def changes_result(self) -> bool:
@@ -77,26 +77,26 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a fleet can do with a topology's script."""
+    """The topologies that are recommended for a script on a fleet, with their predicted speeds."""
 
     current: Alternative | None
-    """The topology as it is, or None if the fleet cannot run it."""
+    """The unchanged topology, or None if the fleet cannot run it."""
     fastest: Alternative
-    """Of the topologies that leave the result of training unchanged."""
+    """The fastest topology that does not change the result of training."""
     fewest: Alternative
-    """The fewest GPUs with at least 90% of the fastest topology's samples/s."""
+    """The topology with the fewest GPUs that reaches at least 90% of the samples/s of `fastest`."""
     available: Alternative | None
-    """The fastest on GPUs that are free or booked by the user, or None if no trainer fits there."""
+    """The fastest topology on GPUs that are free or booked by the user; None if no trainer fits there."""
     alternatives: tuple[Alternative, ...]
     """The best topology of each strategy, fastest first."""
     curve: tuple[CurvePoint, ...]
-    """Samples/s over the number of trainers, with the strategy of `fastest`."""
+    """Samples/s by number of trainers, with the strategy of `fastest`."""
     next_host: float | None
-    """Samples/s that another host of the fleet would add to `fastest`; None if it uses all."""
+    """Samples/s that another host of the fleet would add to `fastest`; None if `fastest` already uses all hosts."""
     candidates: int
     """Number of topologies that were considered."""
     has_samples: bool
-    """Whether batch sizes are known; otherwise each trainer's step counts as one sample."""
+    """Whether batch sizes are known. If they are not, each trainer's step counts as one sample."""
     remarks: tuple[str, ...]
 
     @property
@@ -120,7 +120,7 @@ def advise(
 
     Args:
         fleet: The whole fleet.
-        available: The same hosts without the GPUs that others use or have booked; by default all.
+        available: The same hosts without the GPUs that other users use or have booked; by default `fleet`.
         is_black_box: Whether the script does not call distribute(), so that it averages gradients by itself.
 
     Raises:
@@ -217,7 +217,7 @@ class _Advisor:
         self.considered = len(self._scanned)
 
     def simulated(self) -> list[Alternative]:
-        """Returns the best candidates of each strategy. Raises RunFailed if none of one kind of result is feasible."""
+        """Returns the best candidates of each strategy. Raises RunFailed if none leaves the result unchanged."""
         found: list[Alternative] = []
         for kind in (*SAME_RESULT, *OTHER_RESULT):
             kept = 0
@@ -234,11 +234,11 @@ class _Advisor:
         return found
 
     def current(self) -> Alternative | None:
-        """Returns the topology as it is."""
+        """Returns the unchanged topology with its prediction; None if the fleet cannot run it."""
         return self._placed(counts_of(self._topology), self._topology)
 
     def curve(self, fastest: Alternative) -> tuple[tuple[CurvePoint, ...], list[Alternative]]:
-        """Returns samples/s over the number of trainers, with the best number of servers for each."""
+        """Returns samples/s by number of trainers, with the best number of servers for each, and the topologies."""
         best: dict[int, Counts] = {}
         for _, counts in self._scanned:
             if counts.kind is fastest.counts.kind:

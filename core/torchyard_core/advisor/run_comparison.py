@@ -1,8 +1,8 @@
 """Comparison of a run's measured steps with their prediction, by the parts of a step.
 
-A trainer reports `compute_s`, `exchange_s` and `wait_s` of its last step, which add up to the step's time: an exchange
-that overlaps computing is counted in neither, as in a prediction. Strategies divide the time outside computing into
-exchange and waiting in different ways, so ratios are made from computing and whole steps only.
+A trainer reports `compute_s`, `exchange_s` and `wait_s` of its last step, which add up to the step's time: the part of
+an exchange that overlaps with computing is not counted, as in a prediction. Strategies divide the time outside
+computing into exchange and waiting in different ways, so ratios are computed only from computing times and whole steps.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ASYNCHRONOUS = (StrategyKind.DOWNPOUR, StrategyKind.HOGWILD)
 MEASURED_STATES = ("running", "stopping", "succeeded", "stopped")
 """States of trainers that take part in the last step."""
 FIRST_STEPS = 5
-"""Number of first steps that are not compared, since they include the warm-up."""
+"""Number of steps at the start of a run that are not compared, since they include the warm-up."""
 SMALLEST_SHARE = 0.05
-"""Share of a predicted step below which its exchange is not compared, because noise would determine the ratio."""
+"""If the exchange is a smaller share of the predicted step, it is not compared, because noise would dominate."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,21 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class PredictedStep:
-    """The predicted step of a run. Times in seconds."""
+    """The predicted step of a run. Times are in seconds."""
 
     scope: Scope
     step_s: float
     exchange_s: float
     compute_s: Mapping[str, float]
-    """By trainer."""
+    """Computing time of each trainer."""
 
     def of(self, compute_s: float) -> StepTimes:
-        """Returns the parts for a trainer that computes this long: it waits for the rest of the step."""
+        """Returns the parts of the step for a trainer with this computing time. It waits for the rest of the step."""
         return StepTimes(compute_s, self.exchange_s, max(0.0, self.step_s - self.exchange_s - compute_s))
 
     @property
     def median(self) -> StepTimes:
-        """The parts for the median of the trainers."""
+        """The parts of the step for a trainer with the median computing time."""
         return self.of(median(self.compute_s.values()))
 
 
@@ -91,7 +91,7 @@ def predicted_step(
     """Returns the prediction without corrections, or None for a run whose reports cannot be compared with it.
 
     Args:
-        trainers: The number of the host of each trainer.
+        trainers: The index of each trainer's host in `hosts`.
     """
     if not _is_comparable(layout, scope):
         return None
@@ -107,7 +107,7 @@ def predicted_step(
 
 
 def _is_comparable(layout: Layout, scope: Scope) -> bool:
-    """Returns whether the last step, which a trainer reports, is like the mean step, which is predicted.
+    """Returns whether the last step, which trainers report, is comparable to the mean step, which is predicted.
 
     Under DiLoCo, and with longer intervals under downpour and Hogwild, only some steps exchange.
     """
@@ -116,8 +116,8 @@ def _is_comparable(layout: Layout, scope: Scope) -> bool:
     if strategy.shard is not Shard.NONE or not _exchanges_every_step(strategy, is_split=is_split):
         return False
     if strategy.kind is StrategyKind.NONE and len(layout.trainers) * layout.ranks > 1:
-        return False  # The script exchanges by itself, which it reports as computing.
-    # The predicted step is a mean over the groups, which is that of no group if they are unequally fast.
+        return False  # The script's own exchange is reported as computing.
+    # The predicted step is a mean over the groups. If their speeds differ, no group has steps of this length.
     return not (strategy.kind in ASYNCHRONOUS and is_split and len(scope.host_kinds) > 1)
 
 
@@ -132,13 +132,13 @@ def _exchanges_every_step(strategy: Strategy, *, is_split: bool) -> bool:
 def measured_step(
     predicted: PredictedStep, replicas: Sequence[Mapping[str, Any]], metrics: Mapping[str, Mapping[str, Any]]
 ) -> StepTimes | None:
-    """Returns the parts of the last step, medians over the trainers of the prediction.
+    """Returns the parts of the last step, as medians over the trainers of the prediction.
 
-    None if a trainer has not reported enough steps, or the run has other trainers now: some are lost, or were added.
+    Returns None if a trainer has not reported enough steps, or if trainers were lost or added since the launch.
 
     Args:
         replicas: The states of the run's replicas.
-        metrics: Their last reports.
+        metrics: The last reports of the replicas.
     """
     states = {replica.get("name"): replica.get("state") for replica in replicas}
     now = {name for name, state in states.items() if state in MEASURED_STATES and is_trainer(str(name))}
@@ -153,7 +153,7 @@ def measured_step(
             return None
         found.append(StepTimes(*(part or 0.0 for part in parts)))
     steps = [each.step_s for each in found]
-    # The predicted step of groups with unequal links is the mean by which their samples/s add up.
+    # The predicted step of asynchronous groups is a harmonic mean, since their samples/s are added up.
     step = harmonic_mean(steps) if predicted.scope.kind in ASYNCHRONOUS else median(steps)
     compute = median(each.compute_s for each in found)
     outside = max(0.0, step - compute)
@@ -168,10 +168,10 @@ def _seconds(value: object) -> float | None:
 
 
 def ratios(predicted: PredictedStep, measured: StepTimes) -> Ratios:
-    """Returns how much longer than predicted computing and exchange are.
+    """Returns the ratios of measured to predicted computing and exchange times.
 
-    Together they give the measured step: the predicted time up to the end of computing, of the slowest trainer, is
-    longer by the ratio of computing, and what remains of the measured step is the exchange.
+    The corrected prediction equals the measured step: the predicted time until the slowest trainer has computed is
+    multiplied by the ratio of computing, and the rest of the measured step is attributed to the exchange.
     """
     compute = measured.compute_s / max(1e-9, predicted.median.compute_s)
     computed_s = predicted.step_s - predicted.exchange_s
