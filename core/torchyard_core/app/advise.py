@@ -1,4 +1,4 @@
-"""The use case "advise": profiles, hosts, links and bookings of a desktop, and the advice that follows from them."""
+"""The use case "advise": collects the profiles, hosts, links and bookings that a desktop knows, and returns advice."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from torchyard_core.topology.host_facts import HostFacts
 
 @dataclass(frozen=True)
 class AdviceOptions:
-    """Choices of the user."""
+    """The user's choices."""
 
     profiles: tuple[Profile, ...] = ()
-    """Profiles from files, in place of those that this desktop has measured."""
+    """Profiles from files, which replace those that this desktop has measured."""
     batch: int | None = None
     without_history: bool = False
     """Whether to ignore the measurements of past runs."""
@@ -50,7 +50,7 @@ def advise_topology(
 
     Args:
         facts: The hosts of the fleet. The current users of their GPUs do not matter.
-        available: The hosts without the GPUs that others use or have booked.
+        available: The hosts without the GPUs that other users use or have booked.
 
     Raises:
         InvalidTopology: The file has errors.
@@ -89,7 +89,7 @@ def advise_topology(
 
 
 def available_hosts(calendar: Calendar, zone: str, known: Sequence[HostFacts]) -> Sequence[HostFacts]:
-    """Returns the hosts without the GPUs that other users have booked now. Raises TorchyardError of the calendar."""
+    """Returns the hosts without the GPUs that other users have booked now. Raises the calendar's errors."""
     return LaunchBooking(calendar, zone, BookingOptions()).choices(known)[-1]
 
 

@@ -1,4 +1,7 @@
-"""Predictions of recorded runs from this desktop's profiles, and what their measurements correct. Contacts no host."""
+"""Predictions of recorded runs from this desktop's profiles, and corrections from their measurements.
+
+Contacts no host.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ from torchyard_core.topology.placement.planner import Slot
 from torchyard_core.topology.replicas import replicas_of
 
 CONSIDERED = 25
-"""Number of newest runs with the same files from which corrections are made."""
+"""Maximum number of runs with the same files from which corrections are derived, newest first."""
 
 Links = tuple[Mapping[str, float], Mapping[tuple[str, str], float]]
-"""Bandwidths in bytes per second: of hosts as the fleet file states them, and of pairs as launches measured them."""
+"""Bandwidths in bytes per second: of hosts, from the fleet file, and of pairs of hosts, as measured by launches."""
 
 
 def known_links(home: Home, inventory: Inventory) -> Links:
@@ -42,7 +45,7 @@ class RunPredictor:
     """Predicts recorded runs with the profiles of their scripts."""
 
     def __init__(self, home: Home, inventory: Inventory, facts: Sequence[HostFacts]):
-        """Creates the use case. `facts` are those of the fleet's hosts."""
+        """Creates the use case. `facts` contains the facts of the fleet's hosts."""
         self._home = home
         self._inventory = inventory
         self._facts = tuple(facts)
@@ -50,7 +53,7 @@ class RunPredictor:
     def predict(self, record: RunRecord) -> PredictedStep | None:
         """Returns the prediction of a run's step without corrections.
 
-        None if its script was not profiled on hosts of this kind, or its reports cannot be compared with a prediction.
+        Returns None if the script was not profiled on hosts of this kind, or if the run's reports are not comparable.
         """
         found = self._predicted(record)
         return None if found is None else found[0]
@@ -61,8 +64,8 @@ class RunPredictor:
         """Returns the predicted and measured step of a run, or None if it has none that can be compared.
 
         Args:
-            replicas: The present states of the run's replicas.
-            metrics: Their last reports.
+            replicas: The current states of the run's replicas.
+            metrics: The last reports of the replicas.
         """
         found = self._predicted(record)
         measured = None if found is None else measured_step(found[0], replicas, metrics)
@@ -99,11 +102,12 @@ def corrections_from_history(
     profiles: ChosenProfiles,
     links: Links,
 ) -> dict[Scope, Correction]:
-    """Returns the corrections that the runs of a program give.
+    """Returns the corrections derived from past runs of a program.
 
     Args:
-        program: Only runs with its script, arguments and environment count.
-        snapshots: Only runs with these files count: those that were profiled, and those of the working folder now.
+        program: Only runs with this program's script, arguments and environment are used.
+        snapshots: Only runs with these snapshots are used: those that were profiled, and the working folder's current
+            one.
     """
     found: list[Ratios] = []
     for record in _ended_runs(history, snapshots):
@@ -126,7 +130,7 @@ def _ended_runs(history: History, snapshots: Collection[str | None]) -> Iterator
 
 
 def _essence(program: Program) -> tuple[object, ...]:
-    """Returns what determines the computing of a program, besides its files."""
+    """Returns the settings that determine a program's computation, in addition to its files."""
     return program.launcher, program_name(program), program.args, program.env
 
 
@@ -135,7 +139,7 @@ Placed = tuple[Topology, dict[str, str], tuple[HostFacts, ...]]
 
 
 def _placed(record: RunRecord, facts: Sequence[HostFacts]) -> Placed | None:
-    """Returns where a run's replicas are, or None if this is not known or a host is not in the fleet."""
+    """Returns where a run's replicas were placed, or None if this is unknown or a host is not in the fleet."""
     try:
         found = recorded_plan(record.topology, record.planned, facts)
     except (FileProblem, KeyError, TypeError, AttributeError):  # The record is damaged.
