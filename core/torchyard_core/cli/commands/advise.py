@@ -136,7 +136,7 @@ def _sentence(alternative: Alternative, unit: str) -> str:
 
 
 def _chosen(advice: Advice, which: str) -> Alternative:
-    """Returns a recommendation by its name. Raises UsageError for an unknown one, or one that does not exist."""
+    """Returns the recommendation with a name. Raises UsageError for an unknown name or a missing recommendation."""
     named = {"fastest": advice.fastest, "fewest": advice.fewest, "now": advice.available}
     named |= {each.counts.kind.value: each for each in advice.alternatives}
     if which not in named:
@@ -148,7 +148,7 @@ def _chosen(advice: Advice, which: str) -> Alternative:
 
 
 def _apply(file: Path, chosen: Alternative) -> None:
-    """Changes the file in one edit, which keeps its comments and order."""
+    """Changes the file in one edit, which preserves its comments and the order of its keys."""
     from torchyard_core.topology.document.topology_document import TopologyDocument
 
     document = TopologyDocument()

@@ -23,7 +23,7 @@ EXCHANGE = {
     "clients": ("CLIENTS", count),
     "bytes_s": ("TRAFFIC", format_byte_rate),
 }
-"""The columns that show how long the parts of a step take, and values of servers.
+"""The columns that show the durations of the parts of a step, and the values of servers.
 
 A column is shown if any replica has a value for it.
 """
@@ -36,7 +36,7 @@ COMPARED = {
 }
 """The parts of a step that are compared with the prediction, by title.
 
-The sum of exchange and waiting is among them because strategies divide it in different ways.
+They include the sum of exchange and waiting, because strategies divide this time in different ways.
 """
 
 
@@ -77,7 +77,7 @@ def print_run(shown: dict[str, Any]) -> None:
 
 
 def _print_comparison(comparison: dict[str, Any]) -> None:
-    """Prints the predicted beside the measured parts of a step."""
+    """Prints the predicted and measured parts of a step side by side."""
     predicted, measured = comparison["predicted"], comparison["measured"]
     trainers = comparison["trainers"]
     say()
@@ -91,7 +91,7 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
 
 
 def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:
-    """Prints the metrics that the training program has named itself, in one line, or nothing if there are none."""
+    """Prints, in one line, the metrics that the training program named itself; prints nothing if there are none."""
     values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.custom_metrics(metrics)]
     if values:
         say(f"{replica}  {', '.join(values)}")
