@@ -26,10 +26,10 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
-"""How many seconds data is transferred between two hosts, in both directions at the same time."""
+"""Time in seconds for which data is transferred between two hosts, in both directions at the same time."""
 DAY_S = 86400.0
 SLOW_LINK_BYTES_S = 60e6
-"""Bandwidth below which each direction of a pair is measured alone, too."""
+"""Below this bandwidth, each direction of a pair is also measured alone."""
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
