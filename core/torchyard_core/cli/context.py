@@ -69,7 +69,7 @@ class CommandContext:
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:
-        """Returns the time zone of times that the user enters: `--zone`, else the settings', else this computer's.
+        """Returns the time zone of times that the user enters: `--zone`, or the settings', or this computer's.
 
         Raises Refused for an unknown zone.
         """

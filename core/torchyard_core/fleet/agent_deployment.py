@@ -42,7 +42,7 @@ from torchyard_core.next_steps import DeployAgent, SetHostField
 ANSWER_TIMEOUT_S = 60.0
 """Time limit in seconds for each answer to a new connection, long enough for a slow host with a home on NFS."""
 TRIES = 4
-"""Maximum number of attempts. Another attempt is made if the agent was replaced, or if the daemon exited meanwhile."""
+"""Maximum number of attempts. Another attempt is made if the agent was replaced, or if the daemon has exited since."""
 RETIRE_WITHIN_S = 10.0
 """Maximum time in seconds to wait for a daemon to exit after `retire`. A daemon usually exits within milliseconds."""
 CHUNK = 64 * 1024

@@ -12,7 +12,7 @@ from typing import Any
 from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
-"""Timeout in seconds of a sample. A sample usually takes milliseconds, but a host that swaps memory answers slowly."""
+"""Timeout in seconds for a sample. A sample usually takes milliseconds, but a host that swaps memory answers slowly."""
 SAMPLE_VALID_S = 5.0
 """Validity of a sample in seconds. After this time the use of its GPUs is unknown."""
 

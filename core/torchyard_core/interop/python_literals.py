@@ -81,7 +81,7 @@ class PythonText:
         return next(literal, found[0] if found else None)
 
     def argument(self, function: str) -> ast.expr | None:
-        """Returns the first dictionary that is the first argument of a call of the function.
+        """Returns the first dictionary that is the first argument of a call to the function.
 
         Returns None if there is none.
         """

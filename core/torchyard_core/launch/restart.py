@@ -42,7 +42,7 @@ from torchyard_core.topology.model import Program, Topology
 
 ASK_TIMEOUT_S = 30.0
 LEAVES_WITHIN_S = 10.0
-"""Maximum time in seconds to wait for the exit of the keepers after the run has ended."""
+"""Maximum time in seconds to wait for the keepers to exit after the run has ended."""
 POLL_S = 0.2
 
 

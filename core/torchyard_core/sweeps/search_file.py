@@ -27,7 +27,7 @@ class SearchFile:
 
     @property
     def source(self) -> str:
-        """The path of the file as the user entered it, or another name of the source of the text."""
+        """The path of the file as the user entered it, or another name for the source of the text."""
         return self.document.source
 
     def check(self, topology: Topology | None = None) -> tuple[Problem, ...]:

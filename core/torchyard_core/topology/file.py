@@ -34,7 +34,7 @@ class TopologyFile:
 
     @property
     def source(self) -> str:
-        """The path of the file as the user entered it, or another name of the source of the text."""
+        """The path of the file as the user entered it, or another name for the source of the text."""
         return self.document.source
 
     def line(self, place: Place) -> int | None:

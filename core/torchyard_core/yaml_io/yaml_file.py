@@ -20,7 +20,7 @@ class Document:
     """A parsed file: its data, and the positions of its values."""
 
     source: str
-    """The path of the file as the user entered it, or another name of the source of the text."""
+    """The path of the file as the user entered it, or another name for the source of the text."""
     text: str
     composed: ParsedYaml
 

@@ -52,7 +52,7 @@ def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = N
 
 
 def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | None:
-    """Refuses a change of another user's booking, except by an admin."""
+    """Refuses a change to another user's booking unless the user is an admin."""
     if booking.owner == user or is_admin:
         return None
     message = f"{booking.title!r} is {booking.owner}'s booking: only {booking.owner} or an admin can change it"
@@ -60,7 +60,7 @@ def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | Non
 
 
 def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
-    """Refuses a change of a booking that has ended or no longer holds its GPUs."""
+    """Refuses a change to a booking that has ended or no longer holds its GPUs."""
     if not booking.is_live:
         how = {State.RELEASED: "released", State.CANCELLED: "cancelled", State.NO_SHOW: "freed because it was not used"}
         return Refused(f"the booking {booking.title!r} was {how[booking.state]}", code="ended", hint="Book anew.")

@@ -1,7 +1,7 @@
 """Search for free slots: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
 
 The search considers only gaps between bookings that are long enough. It visits these gaps in the order of their starts,
-and keeps the set of GPUs that are free at the same time. It has found a match when this set has enough GPUs.
+and keeps the set of GPUs that are free at the same time. A match is found when this set contains enough GPUs.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from torchyard_core.fleet.ssh.route import Route, existing_identities
 from torchyard_core.next_steps import Advice, SetHostField
 
 LOGIN_TIMEOUT_S = 60.0
-"""Timeout in seconds of each authentication request. It is long because logins on slow hosts may take 10 s."""
+"""Timeout in seconds for each authentication request. It is long because logins on slow hosts may take 10 s."""
 PATIENT_FOR_S = 10.0
 """If the server closes the connection after a prompt was open for this many seconds, the login has expired."""
 METHODS = ("publickey", *ASKING_METHODS)

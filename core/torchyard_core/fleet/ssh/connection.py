@@ -86,7 +86,7 @@ class SshConnection:
                 return
             self._closed = True
         self._transport.close()
-        self._transport.sock.close()  # If a transport has ended by itself, its socket is still open.
+        self._transport.sock.close()  # If a transport ended by itself, its socket is still open.
         self._release()
 
 

@@ -29,7 +29,7 @@ from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 
 HANDSHAKE_TIMEOUT_S = 30.0
-"""Timeout in seconds of the server's banner and of the key exchange. A server on which DNS fails answers slowly."""
+"""Timeout in seconds for the server's banner and the key exchange. A server on which DNS fails answers slowly."""
 DROPS_FOR_S = 20.0
 """Time in seconds from the first dropped connection until the dialer treats the host as unreachable."""
 LATE_ATTEMPTS = 3

@@ -22,7 +22,7 @@ _UNREACHABLE = (
     *("Network is unreachable", "Connection reset", "Connection closed by", "kex_exchange_identification"),
 )
 CONFIGURATION_WITHIN_S = 10.0
-"""Timeout in seconds of `ssh -G`, which opens no connection but may run a `Match exec`."""
+"""Timeout in seconds for `ssh -G`, which opens no connection but may run a `Match exec`."""
 
 
 def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle) -> Channel:

@@ -21,7 +21,7 @@ from torchyard_core.fleet.ssh.route import Route
 from torchyard_core.home import expand_user
 
 AGENT_TIMEOUT_S = 30.0
-"""Timeout in seconds of the ssh-agent, in which the user may have to confirm the use of a key."""
+"""Timeout in seconds for the ssh-agent, in which the user may have to confirm the use of a key."""
 _OPENSSH = b"openssh-key-v1\0"
 
 

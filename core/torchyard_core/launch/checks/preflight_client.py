@@ -15,7 +15,7 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Launcher
 
 ANSWERS_WITHIN_S = 30.0
-"""Timeout of the answers in seconds. A GPU driver that hangs can block NVML forever."""
+"""Timeout in seconds for the answers. A GPU driver that hangs can block NVML forever."""
 
 
 class PreflightClient:

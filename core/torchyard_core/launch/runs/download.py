@@ -79,8 +79,8 @@ def fetch_files(
 ) -> list[Path]:
     """Downloads a host's files into `target`/HOST and returns their paths.
 
-    A file that the run has removed meanwhile is skipped together with its whole checkpoint. `progress` is called with
-    (host, bytes downloaded, total bytes).
+    A file that the run has removed in the meantime is skipped, together with its whole checkpoint. `progress` is called
+    with (host, bytes downloaded, total bytes).
     """
     host = link.host
     written: list[Path] = []

@@ -116,7 +116,7 @@ def list_runs(
 
 
 def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
-    """Returns the run with this ID, else the only run whose ID starts or ends with it, else the newest of this name.
+    """Returns the run with this ID, or the only run whose ID starts or ends with it, or the newest run of this name.
 
     `last` means the newest run. A trial of a sweep is found only by its whole ID, since it begins with the ID of its
     sweep. `runs` must be sorted from newest to oldest. Raises UsageError if no run or several runs match.

@@ -69,9 +69,9 @@ def _entry(entry: Any) -> Copied:
 def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topology, tuple[str, ...]]:
     """Returns the topology with the copied replicas, and the names of these replicas.
 
-    The replicas are added to the pool that equals their pool except for `replicas` and `min_replicas`, else to a new
-    pool. A second chief is not pasted. A pin to GPUs to which another replica is pinned is dropped. Raises UsageError
-    if nothing remains to be pasted, or there would be too many replicas.
+    The replicas are added to the pool that equals their pool except for `replicas` and `min_replicas`, or to a new pool
+    if there is none. A second chief is not pasted. A pin to GPUs to which another replica is pinned is dropped. Raises
+    UsageError if nothing remains to be pasted, or there would be too many replicas.
     """
     pools = list(topology.pools)
     members: list[list[str | None]] = [list(names) for names in members_of(topology)]

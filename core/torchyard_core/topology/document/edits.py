@@ -142,7 +142,7 @@ def _layout_moved(topology: Topology, known: Collection[str], renamed: Mapping[s
 def add_replicas(
     topology: Topology, role: Role, count: int = 1, *, gpus: int = 0, pool: int | None = None
 ) -> tuple[Topology, tuple[str, ...]]:
-    """Adds replicas of a role to the pool at position `pool`, else to the role's last pool, else to a new pool.
+    """Adds replicas of a role to the pool at position `pool`, or to the role's last pool, or to a new pool.
 
     `gpus` is the number of GPUs per replica of a new pool. Returns the topology and the names of the new replicas.
     """
@@ -169,7 +169,7 @@ def add_replicas(
 
 
 def free_pool_name(topology: Topology, wish: str) -> str:
-    """Returns the requested name if it is free, else the name with the lowest number from 2 that makes it unique."""
+    """Returns the requested name if it is free, otherwise with the lowest number from 2 that makes it unique."""
     taken = {pool.name for pool in topology.pools}
     number = 1
     name = wish

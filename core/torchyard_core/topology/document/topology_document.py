@@ -51,9 +51,9 @@ class TopologyDocument:
     """An open topology. Its state is immutable, and `replace` and `restore` set another state."""
 
     changed = Signal()
-    """Emitted when the state has been replaced."""
+    """Emitted after the state was replaced."""
     path_changed = Signal()
-    """Emitted when a document was started, opened or saved, and after `keep_mine`."""
+    """Emitted after a document was started, opened or saved, and after `keep_mine`."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -239,7 +239,7 @@ class TopologyDocument:
         try:
             self._on_disk = self.path.read_bytes()
         except OSError:
-            self._on_disk = None  # The file has been removed. The next save creates it.
+            self._on_disk = None  # The file was removed. The next save creates it.
         self._saved = None
         self.path_changed.emit()
 

@@ -47,7 +47,7 @@ def explain_infeasible(
 
 
 def _as_machine(pool: Pool, key: str) -> str:
-    """Returns ` (machine large_model)` if a requirement comes from the machine type, else an empty string."""
+    """Returns ` (machine large_model)` if a requirement comes from the machine type, otherwise ""."""
     wish = getattr(pool, key)
     is_its = pool.machine is not None and wish is not None and getattr(machine(pool.machine), key) == wish
     return f" (machine {pool.machine})" if is_its else ""
