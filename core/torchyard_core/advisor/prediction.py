@@ -570,10 +570,19 @@ class _Predictor:
             trainer_bytes=trainer,
             server_bytes=server,
             bottleneck=f"{name}, {seconds(min(time, parts.step_s))} of {seconds(parts.step_s)}",
-            notes=parts.notes,
+            notes=(*parts.notes, *self._crowded()),
             shortage=shortage,
             utilisation=self._utilisation() if is_diloco else {},
         )
+
+    def _crowded(self) -> list[str]:
+        """Returns a sentence for each host without GPUs that several trainers share."""
+        return [
+            f"{count} trainers share the CPUs of {self.hosts[host].name}; the prediction assumes that they do not slow "
+            "each other down."
+            for host, count in Counter(self._ranks(self.layout.trainers)).items()
+            if count > 1 and not self._compute(host).uses_gpu
+        ]
 
     def _memory(self) -> tuple[float, float, str]:
         """Returns the memory of a trainer and of a server in bytes, and a message if a host has too little."""

@@ -95,6 +95,8 @@ class Advice:
     """Samples/s that another host of the fleet would add to `fastest`; None if `fastest` already uses all hosts."""
     candidates: int
     """Number of topologies that were considered."""
+    has_gpus: bool
+    """Whether the fleet has GPUs. If it has none, alternatives differ in the number of hosts."""
     has_samples: bool
     """Whether batch sizes are known. If they are not, each trainer's step counts as one sample."""
     remarks: tuple[str, ...]
@@ -140,8 +142,11 @@ def advise(
     remarks = [*fleet.remarks, *_sizing_remarks(fleet, fastest)]
     if is_black_box:
         remarks.append("Only all-reduce is considered: other strategies need a script that calls distribute().")
+    current = advisor.current()
+    if current is not None:
+        remarks += [f"The topology as it is: {note}" for note in current.prediction.notes]
     return Advice(
-        current=advisor.current(),
+        current=current,
         fastest=fastest,
         fewest=fewest,
         available=_available(topology, available, fleet, advisor, fastest),
@@ -149,6 +154,7 @@ def advise(
         curve=curve,
         next_host=advisor.next_host(fastest),
         candidates=advisor.considered,
+        has_gpus=any(host.gpus for host in fleet.facts),
         has_samples=has_samples,
         remarks=tuple(remarks),
     )

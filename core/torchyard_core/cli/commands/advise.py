@@ -15,7 +15,7 @@ from torchyard_core.errors import TorchyardError, UsageError
 if TYPE_CHECKING:
     from torchyard_core.advisor.recommendation import Advice, Alternative
 
-HEADINGS = ("TOPOLOGY", "SPEED", "80 % INTERVAL", "STEP", "COMPUTE", "EXCHANGE", "WAIT", "GPUS", "BOTTLENECK")
+HEADINGS = ("TOPOLOGY", "SPEED", "80 % INTERVAL", "STEP", "COMPUTE", "EXCHANGE", "WAIT")
 
 
 def advise(
@@ -79,13 +79,14 @@ def _print(advice: Advice) -> None:
     from torchyard_core.formatting import count
 
     unit = "samples/s" if advice.has_samples else "steps/s of all trainers"
+    headings = (*HEADINGS, "GPUS" if advice.has_gpus else "HOSTS", "BOTTLENECK")
     say(f"{advice.candidates:,} topologies were considered.")
     say()
-    table(HEADINGS, [_row(each, advice) for each in advice.same_result])
+    table(headings, [_row(each, advice) for each in advice.same_result])
     if advice.other_result:
         say()
         say("These change the result of training, so compare the loss too:")
-        table(HEADINGS, [_row(each, advice) for each in advice.other_result])
+        table(headings, [_row(each, advice) for each in advice.other_result])
         _print_utilisation(advice)
     say()
     if advice.current is not None:

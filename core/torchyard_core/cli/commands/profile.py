@@ -37,7 +37,7 @@ def profile(
 ) -> None:
     """Measure the parts of the script's steps on one host of each kind, for at most a minute on each.
 
-    The script runs alone and unchanged, and is ended after enough steps: what it does after training is not reached.
+    The script runs alone and unchanged, and is ended after enough steps: the code after its training loop is not run.
     With `cluster.loader`, half and a quarter of its batches are measured too. A script that does not call distribute()
     is measured as a black box.
 

@@ -126,7 +126,7 @@ def stop(
 def best(
     context: typer.Context,
     run_id: Annotated[str, ID],
-    trial: Annotated[str | None, typer.Option(metavar="NUMBER", help="Another trial than the best one.")] = None,
+    trial: Annotated[str | None, typer.Option(metavar="NUMBER", help="A trial other than the best one.")] = None,
     output: Annotated[Path | None, OUTPUT] = None,
     as_json: Json = False,
 ) -> None:
@@ -180,8 +180,8 @@ def resume(
 ) -> None:
     """Continue an ended sweep, with its study, until it has all its trials.
 
-    Trials that the end of the sweep interrupted are run again, as new trials. The sweep continues as a run of its own,
-    and must have been started from this computer.
+    Trials that were interrupted when the sweep ended are run again, as new trials. The sweep continues as a run of its
+    own, and must have been started from this computer.
 
     Exit code 0: all trials have ended. 1: the sweep failed, was stopped or could not start, or has not ended yet.
 
@@ -284,7 +284,7 @@ def _find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
         return _at_present(fleet, sweeps[0])
     run = _at_present(fleet, find(chosen, fleet, run_id))
     if not run.is_sweep:
-        raise UsageError(f"run {run.run_id} is no sweep.", code="no_sweep", hint=ListRuns())
+        raise UsageError(f"run {run.run_id} is not a sweep.", code="no_sweep", hint=ListRuns())
     return run
 
 

@@ -205,9 +205,10 @@ class AdviceDrawer(QFrame):
             self.message.setText(considered.format(count=f"{advice.candidates:,}"))
         remove_widgets(self._cards, self.cards)
         self.cards = []
+        of_gpus, of_hosts = self.tr("Fewest GPUs, at least 90% as fast"), self.tr("Fewest hosts, at least 90% as fast")
         shown = [
             (self.tr("Fastest"), advice.fastest),
-            (self.tr("Fewest GPUs, at least 90% as fast"), advice.fewest),
+            (of_gpus if advice.has_gpus else of_hosts, advice.fewest),
             (self.tr("Fastest on what is free or yours now"), advice.available),
         ]
         for heading, alternative in shown:

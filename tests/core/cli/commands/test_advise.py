@@ -58,6 +58,8 @@ def test_a_script_that_was_never_profiled_is_to_be_measured_first(desktop: Deskt
 def test_a_kept_profile_gives_advice_without_a_host(desktop: Desktop, file: Path) -> None:
     done = torchyard(desktop, "advise", file, "--profile", file.with_name("profile.json"))
     assert "All-reduce, 3 workers" in done.stdout
+    assert "  HOSTS  " in done.stdout, "the fleet has no GPUs to count"
+    assert "GPUS" not in done.stdout
     assert "These change the result of training" in done.stdout
     assert "DiLoCo: computing as a share of a step" in done.stdout
     assert "was measured" in done.stderr  # The profile belongs to another snapshot.
@@ -67,6 +69,14 @@ def test_a_kept_profile_gives_advice_without_a_host(desktop: Desktop, file: Path
     assert [point["trainers"] for point in found["curve"]] == [1, 2, 3]
     assert {each["strategy"] for each in found["other_result"]} == {"downpour", "hogwild", "diloco"}
     assert found["current"]["trainers"] == 1
+
+
+def test_the_topology_as_it_is_may_crowd_a_host(desktop: Desktop, file: Path) -> None:
+    more = file.read_text().replace("replicas: 1", "replicas: 2, hosts: [one]")
+    file.write_text(more)
+    done = torchyard(desktop, "advise", file, "--profile", file.with_name("profile.json"))
+    note = "The topology as it is: 2 trainers share the CPUs of one; the prediction assumes that they do not slow each"
+    assert note in done.stderr
 
 
 def test_a_recommendation_is_applied_as_an_edit_that_keeps_comments(desktop: Desktop, file: Path) -> None:
