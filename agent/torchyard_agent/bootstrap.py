@@ -2,7 +2,7 @@
 
 This code is sent over stdin and run by the first Python interpreter that is 3.9 or later, so it must be self-contained
 and import little. It reads a header line, and answers with a line that begins with a nonce, because a login shell may
-have printed other text before. It then receives the archive if the host does not have it, and runs
+print other text before it. It then receives the archive if the host does not have it, and runs
 `torchyard_agent.ssh_bridge` from that archive, or `torchyard_agent.slurm.session` on the login node of a cluster. If
 the host has no agent and none may be installed, it only reports this.
 
@@ -158,7 +158,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
             return True
         aside = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
         os.rename(folder, aside)
-    except FileNotFoundError:  # Another host with the same home folder has removed the folder.
+    except FileNotFoundError:  # Another host with the same home folder removed the folder.
         return False
     import shutil
 
@@ -180,7 +180,7 @@ def unpack(sources: dict[str, str], folder: str) -> None:
         os.rename(scratch, folder)
     except OSError:
         shutil.rmtree(scratch, ignore_errors=True)
-        # The folder exists already if another host with the same home folder has written it.
+        # If another host with the same home folder wrote the folder first, it already exists.
         if not os.path.isdir(folder):
             raise
 
@@ -213,7 +213,7 @@ class Sources:
         exec(compile(self._sources[below], origin, "exec"), module.__dict__)
 
     def settle(self) -> None:
-        """Unpacks the archive, unless an earlier call has done so. Python then imports from the unpacked folder."""
+        """Unpacks the archive, unless an earlier call did so. Python then imports from the unpacked folder."""
         if self in sys.meta_path:
             unpack(self._sources, self._folder)
             sys.meta_path.remove(self)
@@ -226,7 +226,7 @@ def do_nothing() -> None:
 
 def main() -> int:
     header = json.loads(sys.stdin.buffer.readline())
-    # The agent's files must be private. The user's programs, however, must get the umask of the login.
+    # The agent's files must be private. The user's programs, however, must run with the login's umask.
     os.environ["TORCHYARD_UMASK"] = f"{os.umask(0o077):o}"
     nonce, name = header["nonce"], header["sha256"]
     agent_dir = os.path.realpath(os.path.expanduser(header["agent_dir"]))

@@ -51,7 +51,7 @@ class Journal:
             self._unwritten = self._unwritten[written:]
 
     def close(self) -> None:
-        """Syncs and closes the file, so a power failure cannot undo the end of a run that was reported."""
+        """Syncs and closes the file, so that the end of a run is not lost in a power failure after it was reported."""
         self.flush()
         self._closed = True
         try:

@@ -38,7 +38,7 @@ def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> 
         _rotate(path)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # The line is written in a single call, because another daemon that is ending may write at the same time.
+            # The line is written in a single call, because another daemon that is exiting may write at the same time.
             os.write(file, line)
         finally:
             os.close(file)
@@ -64,7 +64,7 @@ def note_start(agent_dir: str, node: str, version: str, sha256: str, by: object)
 
 
 def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]]:
-    """Returns the newest actions, at most `last`, in order of time. Damaged lines are skipped."""
+    """Returns the newest actions, at most `last`, in chronological order. Damaged lines are skipped."""
     acts = list(_acts(agent_dir, node))
     return acts[-max(1, min(last, MAX_ACTS)) :]
 

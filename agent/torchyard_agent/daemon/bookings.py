@@ -1,8 +1,8 @@
 """Bookings on a host: the calendar that desktops send, the observation of GPU use, and enforcement.
 
-The calendar is stored in the host's folder with mode 0600, and a restarted daemon reads it. The GPUs are sampled only
-when needed: every 10 s while enforcement is on and the period of the calendar has not ended, and otherwise once per
-minute while a GPU of this host is booked. If telemetry has just taken a sample, that sample is used.
+The calendar is stored in the host's folder with mode 0600, so that a restarted daemon can read it. The GPUs are sampled
+only when needed: every 10 s while enforcement is on and the calendar's period has not ended, and otherwise once per
+minute while a GPU of this host is booked. If telemetry took a sample recently, that sample is used.
 """
 
 from __future__ import annotations

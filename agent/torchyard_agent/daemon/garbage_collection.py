@@ -37,7 +37,10 @@ KEEP_GB = 50.0
 ALWAYS_KEPT = 10
 """Number of the newest ended runs that are always kept, regardless of their age and size."""
 QUIET_S = 3600.0
-"""How many seconds a run is kept after the last write to its journal. Its keeper may be starting or ending."""
+"""Number of seconds for which a run is kept after the last write to its journal.
+
+Its keeper may be starting or exiting.
+"""
 ARCHIVES_S = 30 * DAY_S
 SCRATCH_S = DAY_S
 """Age in seconds at which temporary files and folders, such as incomplete uploads of archives, are removed."""
@@ -46,7 +49,7 @@ SNAPSHOTS_WHEN_SHORT_S = DAY_S
 SHORT_SHARE = 0.1
 """Fraction of free disk space below which unused snapshots are kept for only one day."""
 FILES_S = DAY_S
-"""How many seconds a file that belongs to no snapshot is kept. Its snapshot may still be uploading."""
+"""Number of seconds for which a file that belongs to no snapshot is kept. Its snapshot may still be uploading."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
@@ -85,7 +88,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run on this host whose keeper has ended."""
+    """A run on this host whose keeper has exited."""
 
     run_id: str
     last_at: float
@@ -245,7 +248,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
     try:
         used = used_by_runs(agent_dir)
     except OSError:
-        return 0  # The runs of at least one host cannot be read now, so nothing may be removed.
+        return 0  # The runs of at least one host cannot be read at the moment, so nothing may be removed.
     old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
     for root in old:
         shutil.rmtree(paths.snapshot_dir(agent_dir, root), ignore_errors=True)
@@ -286,7 +289,7 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
         if manifest is None and os.path.exists(
             os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
         ):
-            return  # The manifest cannot be read now, so its files must be kept.
+            return  # The manifest cannot be read at the moment, so its files must be kept.
         wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
     for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
         for name in names:
@@ -347,7 +350,7 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
             try:
                 with open(paths.archive_note(folder), encoding="utf-8") as file:
                     found.add(file.read().strip())
-            except FileNotFoundError:  # The run belongs to an older agent, which did not record its archive.
+            except FileNotFoundError:  # The run belongs to an older agent, which did not record the run's archive.
                 if host != node:
                     return None
     return found

@@ -20,7 +20,10 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 EVERY_S = 3600.0
 AFTER_S = 5.0
-"""How many seconds after a request the collection starts. A launch that follows has usually begun by then."""
+"""Delay in seconds between a request and the collection.
+
+If the request is followed by a launch, the launch has usually begun before the collection starts.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +97,6 @@ sys.exit(main(agent_dir, node, sha256))
 """
 """The code of the collecting process.
 
-The process forks, so it is not a child of the daemon. The daemon can therefore be replaced without waiting for the
-collection.
+The process forks, so the collecting process is not a child of the daemon. The daemon can therefore be replaced without
+waiting for the collection.
 """

@@ -18,12 +18,12 @@ OLDEST_PROTOCOL = 1
 def main(
     agent_dir: str, node: str, sha256: str, listener: socket.socket, settle: Callable[[], None], by: str = ""
 ) -> int:
-    """Serves until the daemon must end, for example because `retire` is called.
+    """Serves until the daemon must exit, for example because `retire` was called.
 
     Args:
         listener: A socket that is bound to the daemon's abstract address.
         settle: Unpacks the archive if it runs from memory.
-        by: The name of the user whose desktop has started the daemon.
+        by: The name of the user whose desktop started the daemon.
     """
     umask.keep_files_private()  # systemd sets another umask.
     with open("/proc/self/comm", "w") as name:

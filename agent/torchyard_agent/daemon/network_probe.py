@@ -1,7 +1,7 @@
 """Measures the connections between hosts on the data network: whether ports can be reached, and throughput.
 
-A host briefly listens on ports that a run has reserved on it, or on one port of its range. Clients send a token that
-they and the listener have received from the desktop. Connections are reset instead of closed, because a closed
+A host briefly listens on the ports that it has reserved for a run, or on one port of a given range. Clients send a
+token that they and the listener received from the desktop. Connections are reset instead of closed, because a closed
 connection would remain in TIME_WAIT on a port that a rank is about to use.
 """
 
@@ -27,14 +27,16 @@ LISTEN_S = 60.0
 """Longest time in seconds for which a listener stays open, even if the desktop has disconnected."""
 LONGEST_PULL_S = 1.0
 STALLED_S = 0.8
-"""A measurement fails if no data arrives for this many seconds, because it would delay those of other hosts."""
+"""A measurement fails if no data arrives for this many seconds, because it would otherwise delay the measurements of
+other hosts.
+"""
 WARM_UP_S = 0.1
 """Time in seconds at the start of a measurement that is not counted, because TCP is still opening its window."""
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
 """Fraction of an interface's speed above which its traffic counts as busy, if it also exceeds BUSY_BYTES_S."""
 OBSERVE_S = 0.3
-"""How many seconds traffic is observed. Training traffic is bursty, with one burst per step."""
+"""Number of seconds for which traffic is observed. Training traffic is bursty, with one burst per step."""
 _CHUNK = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 
@@ -59,7 +61,7 @@ class NetworkProbe:
         """Listens at `address`, on each of a run's reserved `ports` or on one port of `port_range`.
 
         A `port_range` of null means any port. If `address` is missing, the host's address on the route to `towards` is
-        used. Returns `address`, `ports` and `busy`. `busy` is true if the interface has other traffic, which is
+        used. Returns `address`, `ports` and `busy`. `busy` is true if the interface is carrying other traffic, which is
         measured only if `traffic` is true.
         """
         token = str(params["token"])
@@ -190,7 +192,7 @@ class _Listener:
                 handed_over = True
                 await loop.run_in_executor(None, _send_zeros, client)
         except (OSError, asyncio.TimeoutError):
-            pass  # The client has disconnected, or has not sent its token in time.
+            pass  # The client disconnected, or did not send its token in time.
         finally:
             if not handed_over:
                 client.close()
@@ -253,7 +255,7 @@ def _send_zeros(client: socket.socket) -> None:
 
 
 async def _is_busy(address: str) -> bool:
-    """Returns whether the interface with this address has other traffic. A measurement would disturb this traffic."""
+    """Returns whether the interface with this address is carrying other traffic, which a measurement would disturb."""
     interface = network_addresses.interface_of(address)
     if interface is None:
         return False

@@ -97,7 +97,7 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
 
 
 async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
-    """Ends processes that earlier runs have left behind, if they have no keeper. Returns the processes by run.
+    """Ends the processes that earlier runs left behind, if these runs have no keeper. Returns the processes by run.
 
     The result is [{`run_id`, `ended` (PIDs that were ended since the last call), `left` (PIDs that remain), `keeper`}].
     `keeper` is true if the run ended more than KEEPER_EXIT_S ago but its keeper is still alive.
@@ -117,14 +117,14 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
             await runs.end_processes(run_id, folder)
     left = [{"run_id": run_id, **ended, "keeper": False} for run_id, ended in runs.take_ended().items()]
     for run_id in kept:
-        with suppress(RpcError):  # The folder of the run may have been removed since it was listed.
+        with suppress(RpcError):  # The run's folder may have been removed since the run was listed.
             if _is_long_over(runs.folder(run_id)):
                 left.append({"run_id": run_id, "ended": [], "left": [], "keeper": True})
     return left
 
 
 def _in_use(folders: list[str]) -> set[str]:
-    """Returns those of `folders` that the environment of any process of this user contains.
+    """Returns those of `folders` that appear in the environment of a process of this user.
 
     Scans /proc once.
     """

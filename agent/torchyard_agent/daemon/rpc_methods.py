@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 LAUNCH_DEADLINE_S = 20.0
-"""How many seconds an ending daemon waits at most for prepared launches, which depend on its connections."""
+"""Longest time in seconds that an exiting daemon waits for prepared launches, which depend on its connections."""
 
 
 class Methods:
@@ -86,7 +86,7 @@ class Methods:
         return self._hello
 
     async def retire(self, connection: Connection, params: Params) -> Any:
-        """Ends this daemon, because a newer one replaces it.
+        """Ends this daemon so that a newer one can replace it.
 
         Runs continue, because they depend only on their keepers.
         """
@@ -142,7 +142,7 @@ class Methods:
         return {}
 
     async def run_warm(self, connection: Connection, params: Params) -> Any:
-        """Starts interpreters for a launch. They end if the connection ends before `run.prepare`."""
+        """Starts interpreters for a launch. They exit if the connection ends before `run.prepare`."""
         connection.on_close.append(partial(self._runs.end_warm, str(params["run_id"])))
         return await self._runs.warm(params)
 
@@ -193,7 +193,10 @@ class Methods:
         ended = False
 
         def has_ended() -> bool:
-            """Returns whether the run is over. A replica that has ended does not count, because it may be restarted."""
+            """Returns whether the run is over.
+
+            Replicas that have ended are not considered, because they may be restarted.
+            """
             nonlocal ended
             for event in reader.read():
                 ended = journal_replay.is_ended_after(event, ended)

@@ -36,11 +36,11 @@ async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[],
 
     `offset` is in bytes from the start, or from the end if it is negative. If no data is available yet, the function
     waits up to `wait_s`. In the result, `ended` is true if the part reaches the end of a log that will not grow any
-    more. `times` are the times of the bytes in the part or, if `times_to_end` is true, of all bytes from the start of
-    the part to the end of the log (see `log_times`).
+    further. `times` are the times of the bytes in the part or, if `times_to_end` is true, of all bytes from the start
+    of the part to the end of the log (see `log_times`).
 
     Args:
-        has_ended: Returns whether the log will not grow any more.
+        has_ended: Returns whether the log will not grow any further.
     """
     name = paths.log_name(str(params["replica"]), int(params.get("local_rank", 0)))
     path = os.path.join(run_dir, "logs", os.path.basename(name))

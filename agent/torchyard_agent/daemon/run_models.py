@@ -27,10 +27,10 @@ Params = dict[str, Any]
 EXPORTS = "exports"
 """Subfolder of the run's folder for exported models. A file exists until its desktop removes it or disconnects."""
 WAIT_S = 20.0
-"""How many seconds a request waits at most for the export of a model before it is answered."""
+"""Longest time in seconds that a request waits for the export of a model before it is answered."""
 MODEL = "model.pt"
 METADATA = ".metadata"
-"""The file that a sharded checkpoint has in place of the file MODEL."""
+"""The file that a sharded checkpoint contains instead of MODEL."""
 _UNFINISHED = re.compile(r"\.saving-(step-\d{12})-shared")
 """The name of a folder in which ranks write their parts of a sharded model."""
 MAX_PARTS = 50
@@ -98,7 +98,7 @@ class _Export:
 
     def remove(self) -> None:
         shutil.rmtree(os.path.dirname(self.file), ignore_errors=True)
-        with contextlib.suppress(OSError):  # Another export is in progress.
+        with contextlib.suppress(OSError):  # The folder contains the file of another export.
             os.rmdir(os.path.join(self.run_dir, EXPORTS))
 
 
@@ -109,7 +109,7 @@ class RunModels:
         self._runs = runs
         self._archive = archive
         self._exports: dict[tuple[Connection, str, str], _Export] = {}
-        """Exports by connection, run and the ID that the desktop has chosen."""
+        """Exports by connection, run and the ID that the desktop chose."""
 
     def table(self) -> dict[str, Method]:
         return {

@@ -1,4 +1,4 @@
-"""Access of desktops to the files that a run has written on this host."""
+"""Gives desktops access to the files that a run wrote on this host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
     """Returns the files of `outputs/`, `logs/` and `work/` whose path or name matches `pattern`, with their sizes.
 
     If there is no pattern, the result contains all files of `outputs/` and `logs/`, and the files of `work/` that the
-    run has created or changed, except bytecode. Symbolic links and incomplete checkpoints are omitted.
+    run created or changed, except bytecode. Symbolic links and incomplete checkpoints are omitted.
     """
     root = read_record(run_dir).get("snapshot")
     manifest = snapshot_store.read_manifest(agent_dir, root) if root else None

@@ -25,7 +25,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 KEEPER_DEADLINE_S = 20.0
 """How many seconds a keeper may take to start. On an idle host, it takes 0.1 s."""
 EXIT_DEADLINE_S = 10.0
-"""How many seconds a keeper may take to exit after its run has ended or was aborted."""
+"""How many seconds a keeper may take to exit after its run ended or was aborted."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -175,7 +175,8 @@ class Runs:
 
     async def _spawn_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
         if not os.path.isdir(archive):
-            # Garbage collection removed the archive as unused while the desktop was connected.
+            # Garbage collection removed the archive while the desktop was connected, because the archive was not in
+            # use.
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):
@@ -262,7 +263,7 @@ class Runs:
             ) from None
 
     async def keeper(self, run_id: str) -> Connection | None:
-        """Returns a connection to the run's keeper, or None if the keeper has exited or has not started yet."""
+        """Returns a connection to the run's keeper, or None if the keeper has exited or has not yet started."""
         known = self._keepers.get(run_id)
         if known is not None and not known.closed:
             return known
@@ -274,7 +275,7 @@ class Runs:
                 raise FileNotFoundError
             keeper = await unix_socket_rpc.connect(address, lambda method, _: self._wake(run_id))
         except (ConnectionRefusedError, FileNotFoundError, PermissionError):
-            # PermissionError: the keeper has ended, and another user has bound its address.
+            # PermissionError: the keeper has exited, and another user has bound its address.
             if run_id not in self._starting:
                 self._exited.add(run_id)
             return None
@@ -289,7 +290,7 @@ class Runs:
         return keeper
 
     async def is_open(self, run_id: str) -> bool:
-        """Returns whether the run has a keeper here, or on a cluster, whether its job is in the queue."""
+        """Returns whether the run has a keeper here or, on a cluster, whether its job is in the queue."""
         return await self.keeper(run_id) is not None
 
     async def is_running(self, run_id: str) -> bool:
@@ -315,11 +316,11 @@ class Runs:
         return {str(gpu) for replica in planned for gpu in replica.get("gpus", [])}
 
     def person_of(self, run_id: str) -> str:
-        """Returns the person who booked for the run or launched it, according to its record, or "" if unknown."""
+        """Returns the person who booked GPUs for the run or launched it, according to its record, or "" if unknown."""
         return str(self._record_of(run_id).get("person") or "")
 
     def _record_of(self, run_id: str) -> dict[str, Any]:
-        """Returns `replicas` and `person` of the run's record, which the desktop has sent. The values are cached."""
+        """Returns `replicas` and `person` of the run's record, which the desktop sent. The values are cached."""
         if run_id not in self._records:
             if len(self._records) > 100:
                 self._records.clear()
@@ -364,8 +365,8 @@ class Runs:
             except RpcError:
                 silent = not keeper.closed  # A keeper that answers too slowly is still alive.
                 keeper = keeper if silent else None
-        # The journal is read after the keeper was looked up. If the keeper has exited in between, the entries that it
-        # wrote last are thus included.
+        # The journal is read after the keeper was looked up. If the keeper exits in between, its last entries are
+        # therefore included.
         view = journal_replay.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)
         alive = keeper is not None or await self.is_open(run_id)
@@ -414,7 +415,7 @@ class Runs:
         return ended
 
     async def list(self) -> list[dict[str, Any]]:
-        """Returns a summary of each run. Launches before `prepare` are not included."""
+        """Returns a summary of each run. Launches that have not reached `prepare` are not included."""
         lines = []
         for run_id in self.ids():
             if run_id in self._warm:
@@ -460,8 +461,8 @@ sys.exit(main(agent_dir, node, run_id))
 """
 """The code of a keeper's process.
 
-It prevents asyncio from importing ssl (2 MB, 10 ms), which no keeper needs. It writes no bytecode, because only
-`daemon.bytecode` does.
+The code prevents asyncio from importing ssl (2 MB, 10 ms), which no keeper needs. It writes no bytecode, because only
+`daemon.bytecode` may do so.
 """
 
 

@@ -32,7 +32,8 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
     try:
         while not connection.closed:
             changed.clear()
-            # The keeper is looked up before the journal is read. If it has exited by then, the journal is complete.
+            # The keeper is looked up before the journal is read. If the keeper has already exited, the journal that is
+            # then read is complete.
             alive = await runs.is_open(run_id)
             entries = reader.read()
             if first:

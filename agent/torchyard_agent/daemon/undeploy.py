@@ -18,7 +18,7 @@ from torchyard_agent.telemetry.procfs import each_process
 
 _OWN_NAMES = frozenset({"store", "hosts"})
 RETRY_S = 10.0
-"""How many seconds a removal is repeated while other processes write into the folders."""
+"""Number of seconds for which a removal is repeated while other processes write into the folders."""
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _end_helpers(agent_dir: str) -> None:
         if not helpers:
             return
         for pid in helpers:
-            with contextlib.suppress(OSError):  # The process has already ended.
+            with contextlib.suppress(OSError):  # The process has already exited.
                 os.kill(pid, signal.SIGTERM)
         time.sleep(0.05)
 

@@ -67,7 +67,7 @@ class Uploads:
             return {"have": False, "missing": None, "busy": True, "free": free}
         if self._touching is None or self._touching.done():
             self._touching = asyncio.get_running_loop().create_task(self._touch())
-        # The previous owner of the lock may just have completed the upload.
+        # The lock's previous owner may have completed the upload just now.
         if await self._in_a_thread(snapshot_store.has, self._agent_dir, root):
             self._locks.release(sender.name, root)
             return {"have": True, "missing": [], "busy": False, "free": free}

@@ -6,8 +6,8 @@
 | `unbooked` | the GPU is not booked, and the process is not hidden |
 | `others` | the GPU is booked by a person who cannot be the owner |
 | `root` | the GPU is booked, and root runs the process (sudo, a container's daemon) for a session that is not verified
-as the booker's, on a host for which the table names no persons of root |
-| `unknown` | the process is hidden; or the GPU is booked, and the process belongs to a login of no known person |
+as the booker's, on a host for which the calendar names no persons who log in as root |
+| `unknown` | the process is hidden; or the GPU is booked, and no known person has the process's login |
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
     if use.by is not None:
         persons = calendar.persons_of(host, use.user)
         if use.uid == 0 and use.origin is not None and not use.origin.container:
-            # If the table names the persons who log in as root, the session can only select one of them.
+            # If the calendar names the persons who log in as root, the session can only select one of them.
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons
         # The user can write the run's record. The record may therefore only select one of the persons who share a
-        # login, or, for a login of no known person, a person of the calendar.
+        # login, or, if no known person has this login, a person in the calendar.
         if use.claimed and (use.claimed in persons or (not persons and calendar.knows(use.claimed))):
             persons = (use.claimed,)
             is_roots = False

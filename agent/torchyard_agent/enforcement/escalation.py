@@ -3,9 +3,8 @@
 At the level observe, a new use of a GPU that the user has not booked is recorded. At the level warn, the user is also
 warned once. At the level stop, a process that uses a GPU booked by another person is ended after the grace period, by
 SIGTERM and 10 s later by SIGKILL (2 min later for a run, which is ended through its keeper). The user of a display
-server is only warned.
-The grace period and the delay are measured for each user, GPU and booking, beginning with the first process. A process
-that is restarted every few seconds therefore gets no additional time.
+server is only warned. The grace period and the delay before SIGKILL are measured for each user, GPU and booking,
+beginning with the first process. A process that is restarted every few seconds therefore gets no additional time.
 
 Processes on a GPU that is not booked are never ended, because a launch on one host needs no booking. Processes of root
 and of unknown logins are reported to administrators. Their users are warned, but the processes are never ended. Only

@@ -1,6 +1,7 @@
 """Detects idle processes by the CPU time that they and their descendants use between samples.
 
-A process that only occupies GPU memory uses no CPU time. A process that loads data, or waits for a computing GPU, does.
+A process that only occupies GPU memory uses no CPU time. A process that loads data, or waits for a GPU's computation,
+does use CPU time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Identifies processes although PIDs are reused, and sends signals to exactly the identified process.
+"""Identifies processes even if PIDs are reused, and sends signals only to the identified process.
 
 The start time (proc(5), field 22 of stat) and the UID distinguish processes with the same PID. If the kernel supports
 pidfds, a pidfd is opened before these values are compared. The PID can then not be reused between the comparison and

@@ -6,7 +6,7 @@ A process in a container can choose its UID, so the UID alone is not sufficient.
 |---|---|
 | a user other than root created the process's user namespace (rootless podman, `unshare`) | that user |
 | the process runs as root, or in a container or user namespace that root created | the user of its session |
-| else | the process's UID |
+| otherwise | the process's UID |
 
 The session is determined by the first of these that is known: the login (`loginuid`, which sudo, su and setuid programs
 keep); the user's slice in the control group's path; the first ancestor that does not belong to root (the shell that
