@@ -1,4 +1,4 @@
-"""Computes the assignments of hosts, with the commands and environments of the ranks of each host."""
+"""Computes each host's assignment, with the commands and environments of the host's ranks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The address of a run's keeper. It is a random abstract address, stored as a symbolic link in the run's folder.
 
-Creating a link is atomic and works even if the disk is full. Other users of the host can see the address, and bind it
-after the keeper has ended. Therefore a socket of another user is not treated as a keeper.
+Creating a link is atomic and works even if the disk is full. Other users of the host can see the address, and can bind
+it after the keeper has exited. Therefore a socket of another user is not treated as a keeper.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read(folder: str) -> str | None:
 
 
 def withdraw(folder: str) -> None:
-    """Removes the published address. Called when the keeper ends."""
+    """Removes the published address. Called when the keeper exits."""
     with contextlib.suppress(OSError):
         os.unlink(paths.keeper_note(folder))
 

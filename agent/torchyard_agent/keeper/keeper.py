@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.sampler import Sampler
 
 FLUSH_S = 1.0
-"""How many seconds clients have for reading the last answers and notifications."""
+"""How many seconds clients have to read the last answers and notifications."""
 LEASE_STEP_S = 1.0
 """The time since the launch's last call is counted in steps of at most this many seconds.
 
@@ -80,7 +80,10 @@ class Keeper:
         self._discarding = False
         self._answering = 0
         self.pause_on_sigterm = ""
-        """If set, SIGTERM pauses the run for this reason, because a scheduler takes the host and starts it again."""
+        """If set, SIGTERM pauses the run for this reason.
+
+        The scheduler needs the host, and will start the run again later.
+        """
         self._sampler: Sampler | None = None
         self._over = asyncio.Event()
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -131,7 +134,7 @@ class Keeper:
         lease = asyncio.get_running_loop().create_task(self._watch_lease())
         try:
             await self._preparing.wait()
-            # The preparation must end even if the launch was aborted, because its folder is removed afterwards.
+            # Even if the launch was aborted, the preparation must finish before the folder is removed.
             await self._prepared.wait()
             await self._decided.wait()
         finally:
@@ -142,8 +145,8 @@ class Keeper:
     async def _watch_lease(self) -> None:
         """Gives up the launch if its lease expires before the run begins.
 
-        The time is counted in steps. Therefore, after a suspension, the keeper can first handle the calls that have
-        arrived meanwhile.
+        The time is counted in steps. Therefore, after a suspension, the keeper can first handle the calls that arrived
+        in the meantime.
         """
         lease_s = self._timeouts.launch_lease_s
         step_s = min(LEASE_STEP_S, lease_s / 10)
@@ -212,7 +215,7 @@ class Keeper:
                 self._renew_lease()
                 raise RpcError("the run was aborted while it was prepared", "aborted")
             status = self._open_journal(self._resources)
-            if not params.get("continues"):  # Otherwise, the journal begins with the submission of the job.
+            if not params.get("continues"):  # The journal of a continued run already begins with the job's submission.
                 launched_from = (params.get("record") or {}).get("launched_from")
                 status.asked(attribution_entry("launch", launched_from))
                 status.run_state(RunState.WAITING, "")
@@ -299,7 +302,7 @@ class Keeper:
         return {}
 
     async def calendar(self, connection: Connection, params: Params) -> Any:
-        """Stores the calendar, of which the daemon sends the bookings that concern this run."""
+        """Stores the calendar that the daemon sends. It contains only the bookings that concern this run."""
         self._calendar = calendar.parse(params["snapshot"])
         if isinstance(self._participant, Primary):
             self._participant.update_calendar(self._calendar)
@@ -359,7 +362,7 @@ class Keeper:
         return {}
 
     async def sweep(self, connection: Connection, params: Params) -> Any:
-        """Answers the coordinator of the sweep with the lost hosts, and with `full` also with the sweep."""
+        """Returns the lost hosts to the sweep's coordinator and, if `full` is true, also the sweep."""
         return self._primary().sweep(full=bool(params.get("full")))
 
     async def trial(self, connection: Connection, params: Params) -> Any:
@@ -382,7 +385,7 @@ class Keeper:
         return {}
 
     def end_run(self, reason: str, *, is_pause: bool) -> None:
-        """Ends the run as its job asks for it. A paused run continues when its job starts again."""
+        """Ends the run at the request of its job. A paused run continues when its job starts again."""
         self._stop(reason, force=False, pause=is_pause)
 
     @property
@@ -441,7 +444,8 @@ class Keeper:
     async def sample(self, connection: Connection, params: Params) -> Any:
         """Returns a sample of this host as the daemon's `telemetry.sample`, with the metrics of all replicas."""
         if self._sampler is None:
-            # Only a run without a daemon needs the module, and each import adds to the memory of every keeper.
+            # The module is imported here, because only a run without a daemon needs it, and each import adds to a
+            # keeper's memory.
             from torchyard_agent.telemetry.sampler import Sampler
 
             self._sampler = Sampler(self._agent_dir)
@@ -526,7 +530,7 @@ class Keeper:
 
 
 def _in_folder(rank: RankAssignment, placeholder: str, folder: str) -> RankAssignment:
-    """Returns the assignment, in which `folder`, the run's folder, replaces the desktop's placeholder."""
+    """Returns the assignment with the desktop's placeholder replaced by `folder`, the path of the run's folder."""
     argv = [word.replace(placeholder, folder) for word in rank["argv"]]
     env = {name: value.replace(placeholder, folder) for name, value in rank["env"].items()}
     return RankAssignment(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)

@@ -1,7 +1,7 @@
 """The main function of a keeper process.
 
-At first this module prevents `hashlib` from importing OpenSSL, which would take 4 MB of resident memory in each keeper.
-Python's own SHA-256 is fast enough for the few frames of the gang link.
+Before it imports other modules, this module prevents `hashlib` from importing OpenSSL, which would take 4 MB of
+resident memory in each keeper. Python's own SHA-256 is fast enough for the few frames of the gang link.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None) -> int:
     """Runs the keeper of one run on this host until the run is over.
 
-    `batch` launches the run in a job of a scheduler. Without it, the daemon launches the run.
+    If the run is a scheduler's job, `batch` launches it. Otherwise `batch` is None, and the daemon launches the run.
 
     Returns 0, or 1 if the run already has a keeper on this host.
     """

@@ -131,7 +131,7 @@ class Member:
         return await gang_link.call(address, self._primary["gang_port"], self._secret, introduction)
 
     async def _keep_connected(self) -> None:
-        """Connects to the primary, and reconnects whenever the connection has ended."""
+        """Connects to the primary, and reconnects whenever the connection is lost."""
         address, port = self._primary["address"], self._primary["gang_port"]
         retry_s = RETRY_S[0]
         while not self._finished.done():
@@ -194,7 +194,7 @@ class Member:
     async def _rejoin(self) -> None:
         """Rejoins the run without the earlier ranks of this host, which the primary may have restarted on other hosts.
 
-        If these ranks have not ended yet, they are ended first. Otherwise, GPUs that were released are locked again.
+        Ranks that are still running are ended first. GPUs that were released in the meantime are locked again.
         """
         if not self._cut_off:
             await self._end_ranks()
@@ -249,7 +249,7 @@ class Member:
             self._status.membership(*message)
         elif isinstance(message, messages.RunEnded):
             self._status.end_as(message.ended)
-            # The run ends on this host only after this message was acknowledged.
+            # The run ends on this host only after this message has been acknowledged.
             self._loop.call_soon(self._finish, RunState(message.ended["state"]), "")
         elif isinstance(message, messages.TrialRequest):
             task = self._loop.create_task(self._answer(message))

@@ -15,7 +15,7 @@ Metrics = dict[str, Optional[float]]
 """Metrics as JSON values. None means that a value is NaN or infinite."""
 
 _MOST_WAITING = 4096
-"""A number of datagrams above the length of every queue of the kernel (net.unix.max_dgram_qlen)."""
+"""A number that exceeds the greatest number of datagrams in any kernel queue (net.unix.max_dgram_qlen)."""
 _BATCH = 64
 """Maximum number of datagrams that one callback of the event loop reads."""
 
@@ -101,7 +101,10 @@ class MetricsReceiver:
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     def read_last(self) -> None:
-        """Reads the datagrams that arrived before the end of a process, of which the event loop may learn first."""
+        """Reads the datagrams that a process sent before it exited.
+
+        The event loop may notice the exit before it reads them.
+        """
         self._read(_MOST_WAITING)
 
     def _read(self, most: int = _BATCH) -> None:

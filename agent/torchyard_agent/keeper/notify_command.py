@@ -1,6 +1,6 @@
 """The user's command `program.notify`.
 
-The primary's host runs it when the run ends, waits for hosts, or must end soon.
+The primary's host executes this command when the run ends, starts waiting for hosts, or must end soon.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.
 
 
 async def finish(process: subprocess.Popen[bytes]) -> None:
-    """Waits for the command to end, and kills it after LIMIT_S."""
+    """Waits for the command to exit, and kills it after LIMIT_S."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LIMIT_S
     # The process is polled, because another part of the keeper reaps all children.

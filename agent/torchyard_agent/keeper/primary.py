@@ -42,13 +42,19 @@ if TYPE_CHECKING:
     from torchyard_agent.keeper.trial_keepers import TrialCalls
 
 DISMISS_S = 3.0
-"""How many seconds members have for acknowledging the run's end."""
+"""How many seconds members have to acknowledge the run's end."""
 LATE_JOIN_S = 1.5
-"""How many seconds an ended run waits for members that never connected. They try at least twice a second."""
+"""How many seconds an ended run waits for members that never connected.
+
+Members try to connect at least twice a second.
+"""
 MAX_PENDING_RANKS = 1024
 """Maximum number of ranks that is used to compute the backlog of the listening socket."""
 MAX_SLEEP_S = 30.0
-"""Longest sleep in seconds before the wall clock is read again. It may be set, and the host may be suspended."""
+"""Longest sleep in seconds before the wall clock is read again.
+
+The clock may be adjusted, or the host suspended, during a sleep.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +201,7 @@ class Primary:
             self._calendar_changed.set()
 
     async def _follow_schedule(self) -> None:
-        """Begins a scheduled run at its start time, and ends a run in time for the deadline of its booking."""
+        """Begins a scheduled run at its start time, and ends a run before the deadline of its booking."""
         if self._schedule.start_at is not None:
             verdict = await self._start_time()
             if verdict.refused:
@@ -250,7 +256,7 @@ class Primary:
             self._ranks.start_notification(self._start["notify"], self._status.state.value, reason)
 
     def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
-        """Ends the run, or with `pause` lets it wait until its scheduler starts it again.
+        """Ends the run or, if `pause` is true, lets it wait until its scheduler starts it again.
 
         `asked` is the journal entry of a user's request.
         """
@@ -370,7 +376,7 @@ class Primary:
             self._order(host, messages.StartGeneration(part))
 
     def end_ranks(self, instruction: instructions.EndRanks) -> None:
-        # Delayed ranks are started first, because only ranks that have started report their end.
+        # Delayed ranks are started first, because only ranks that were started report that they have exited.
         self._restore.give_up()
         self._order(instruction.host, instruction)
 
@@ -399,7 +405,7 @@ class Primary:
         return self._growth
 
     def sweep(self, *, full: bool) -> dict[str, Any]:
-        """Returns the lost hosts of a sweep, and with `full` the sweep (`protocol.sweep_messages.Sweep`)."""
+        """Returns the lost hosts of a sweep and, if `full` is true, also the sweep (`sweep_messages.Sweep`)."""
         lost = [host.name for host in self._current_run().hosts if host.lost]
         return {"lost": lost, **({"sweep": self._start["sweep"]} if full else {})}
 
@@ -408,13 +414,13 @@ class Primary:
         if self._start["sweep"] is None or not any(host == one.name for one in self._current_run().hosts):
             raise RpcError(f"{host} takes part in no sweep {self._ranks.place.run_id}", "params")
         if self._trials is None:
-            # As with growth, only a sweep needs this module.
+            # This module is imported here, because only a sweep needs it.
             from torchyard_agent.keeper.trial_keepers import TrialCalls
 
             self._trials = TrialCalls(
                 self._host, self._ranks, self._members.send, lambda name: self._current_run().host(name).lost
             )
-        if method == "start":  # The coordinator does not know the secrets.
+        if method == "start":  # The coordinator does not know the secrets, so they are added here.
             params = {**params, "setup": self._start["setup"], "secrets": self._start["secrets"]}
         return await self._trials.call(host, method, params)
 
@@ -551,7 +557,10 @@ class Primary:
             await asyncio.sleep(0.02)
 
     def _members_are_missing(self) -> bool:
-        """Returns whether a member that is not lost has never connected. After this keeper has exited, it could not."""
+        """Returns whether a member that is not lost has never connected.
+
+        It could no longer connect after this keeper exits.
+        """
         assert self._run is not None
         others = [host for host in self._run.hosts if host.name != self._host]
         return any(self._members.channel(host.name) is None and not host.lost for host in others)

@@ -62,7 +62,7 @@ class RunResources:
         return more.ports
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to answer clients that ask which run has locked the GPUs."""
+        """Starts answering clients that ask which run has locked the GPUs."""
         self._locks.serve(loop)
 
     @property
@@ -91,7 +91,7 @@ class RunResources:
 
 
 async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
-    """Creates the run's folder, and reserves its GPUs and ports. If any of them cannot be reserved, none is.
+    """Creates the run's folder, and reserves its GPUs and ports. If any of these cannot be reserved, none is reserved.
 
     The GPUs of a scheduled run are locked later, by `RunResources.lock_gpus`.
 
@@ -156,7 +156,7 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
         os.makedirs(os.path.join(folder, name), 0o700, exist_ok=True)
     complete = os.path.join(folder, "work-complete")
     if continues and os.path.exists(complete):
-        with contextlib.suppress(FileNotFoundError):  # Left by the job's earlier start, which ended with a save.
+        with contextlib.suppress(FileNotFoundError):  # An earlier start of the job left this file.
             os.unlink(os.path.join(folder, "stop"))
     elif prepare["snapshot"] is not None:
         work = os.path.join(folder, "work")

@@ -81,12 +81,12 @@ class RunStatus:
             self._journal.write("asked", **entry)
 
     def checkpoint_saved(self, checkpoint: str) -> None:
-        """Journals that the chief has saved a checkpoint."""
+        """Journals that the chief saved a checkpoint."""
         if self.ended is None:
             self._journal.write("checkpoint_saved", checkpoint=checkpoint)
 
     def checkpoint_copied(self, host: str, checkpoint: str, problem: str) -> None:
-        """Journals that a checkpoint was copied to a host, or why the copy has failed."""
+        """Journals that a checkpoint was copied to a host, or why the copy failed."""
         if self.ended is None:
             fields = {"host": host, "checkpoint": checkpoint}
             self._journal.write("checkpoint_carried", **fields, **({"problem": problem} if problem else {}))

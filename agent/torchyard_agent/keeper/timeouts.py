@@ -14,7 +14,7 @@ class Timeouts(NamedTuple):
     """The timeouts of a keeper. Tests shorten them by environment variables such as `TORCHYARD_KEEPER_LEASE_S`."""
 
     launch_lease_s: float = 30.0
-    """How long GPUs and ports are reserved for a launch that is not renewed, until `start` or `join`.
+    """How long GPUs and ports are reserved for a launch that is not renewed and has not reached `start` or `join`.
 
     The desktop renews the launch every few seconds, however long the preparation of its slowest host takes.
     """
@@ -35,7 +35,7 @@ class Timeouts(NamedTuple):
     gpus_within_s: float = 600.0
     """The time after a scheduled run's start within which its GPUs must become free."""
     booking_warn_s: float = 600.0
-    """How long the user is warned before a booking forces the run to end.
+    """How long in advance the user is warned that a booking forces the run to end.
 
     This applies if the booking is known early enough.
     """

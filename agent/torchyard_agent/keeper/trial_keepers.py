@@ -1,8 +1,9 @@
-"""The keepers of a sweep's trials, as child processes of the sweep's keepers.
+"""The keepers of a sweep's trials, which are child processes of the sweep's keepers.
 
-The coordinator of a sweep calls them through the primary's keeper of the sweep (`TrialCalls`), which forwards calls for
-other hosts over the gang link. The keeper of the sweep on each host starts the keepers of trials there, and passes
-calls on (`TrialKeepers`). Keepers of trials end with the sweep's keeper, and hold no locks of GPUs: the sweep's does.
+The coordinator of a sweep calls the trials' keepers through the sweep's primary (`TrialCalls`), which forwards calls
+for other hosts over the gang link. On each host, the sweep's keeper starts the trials' keepers, and passes calls on to
+them (`TrialKeepers`). The trials' keepers exit together with the sweep's keeper. They do not lock GPUs, because the
+sweep's keeper holds the locks.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection
 
 METHODS = ("start", "join", "stop", "abort", "renew")
-"""Methods of a trial's keeper that are passed on as they are."""
+"""Methods of a trial's keeper to which calls are passed on unchanged."""
 START_S = 20.0
 """Timeout for the start of a keeper."""
 PREPARE_S = 120.0
@@ -86,8 +87,8 @@ class TrialKeepers:
             with open(paths.archive_note(folder), "w") as copy:
                 copy.write(sha256)
         agent_dir = os.path.dirname(os.path.dirname(self._node_dir))
-        # The folder becomes that of a run, for the daemon, only once its keeper answers. Otherwise a desktop that lists
-        # the runs meanwhile would let the daemon conclude that the keeper has died.
+        # The daemon recognizes the folder as that of a run only once the keeper answers. Otherwise, if a desktop listed
+        # the runs in the meantime, the daemon would conclude that the keeper had died.
         starting = os.path.join(folder, "keeper.starting")
         with open(starting, "ab") as output:
             process = subprocess.Popen(
@@ -121,7 +122,7 @@ class TrialKeepers:
         return self._pids.get(run_id) in self._ranks.trial_keepers
 
     async def _keeper(self, run_id: str) -> Connection | None:
-        """Returns a connection to the trial's keeper, or None if it has ended or not started yet."""
+        """Returns a connection to the trial's keeper, or None if the keeper has exited or has not yet started."""
         known = self._keepers.get(run_id)
         if known is not None and not known.closed:
             return known
@@ -136,7 +137,11 @@ class TrialKeepers:
         return keeper
 
     async def _show(self, run_id: str) -> dict[str, Any]:
-        """Returns the trial's state, reason and metrics; `alive` while its keeper runs; and `ended` by its journal."""
+        """Returns the trial's state, reason and metrics.
+
+        Also returns whether the trial's keeper is running (`alive`), and whether its journal contains the run's end
+        (`ended`).
+        """
         folder = os.path.join(self._runs_dir, run_id)
         if not os.path.isdir(folder):
             return {"alive": False, "exists": False, "ended": False, "state": "", "reason": "", "metrics": {}}
@@ -168,7 +173,7 @@ def _in_the_child(parent: int) -> None:
 
 
 class TrialCalls:
-    """The calls of the coordinator to the keepers of trials on all hosts of the sweep.
+    """Passes the coordinator's calls to the keepers of trials on all hosts of the sweep.
 
     Args:
         host: The primary's host.
@@ -250,4 +255,7 @@ sys.dont_write_bytecode = True
 from torchyard_agent.keeper.main import main
 sys.exit(main(agent_dir, node, run_id))
 """
-"""The code of a keeper's process, as in `daemon.runs`, but as a child of the sweep's keeper."""
+"""The code of a keeper's process.
+
+It differs from that in `daemon.runs` in that the process is a child of the sweep's keeper.
+"""

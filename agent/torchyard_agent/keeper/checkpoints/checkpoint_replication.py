@@ -22,7 +22,7 @@ from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Strea
 SCAN_EVERY_S = 1.0
 """Interval in seconds at which the chief's folder is scanned for new checkpoints."""
 BRING_WITHIN_S = 300.0
-"""How many seconds the chief's start is delayed at most to copy a checkpoint from another host."""
+"""Longest time in seconds by which the chief's start is delayed to copy a checkpoint from another host."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Pauses in seconds before each attempt to resume an interrupted transfer."""
 
@@ -64,7 +64,7 @@ class CheckpointSender:
         self._awaited: replication_policy.Transfer | None = None
         """The transfer to the chief's host that is under way, or None."""
         self._arrived = asyncio.Event()
-        """Set when that transfer has succeeded, or was given up."""
+        """Set when that transfer has succeeded or was given up."""
         self._reported = checkpoint_folders.newest(folder)
         """The newest checkpoint that was inherited, reported as saved, or copied to this host."""
         self.scan()
@@ -192,13 +192,13 @@ class CheckpointReceiver:
         return messages.CheckpointHeld(checkpoint_folders.newest(self._folder, self._run_id))
 
     def fetch(self, name: str) -> None:
-        """Begins to copy a checkpoint from the primary. An earlier copy is cancelled."""
+        """Starts copying a checkpoint from the primary. An earlier transfer is cancelled."""
         if checkpoint_folders.name_in(name) is not None:
             before = self._cancel(self._fetching)
             self._fetching = asyncio.get_running_loop().create_task(self._fetch(name, before))
 
     def bring(self, name: str) -> None:
-        """Begins to copy a checkpoint to the primary. An earlier copy is cancelled."""
+        """Starts copying a checkpoint to the primary. An earlier transfer is cancelled."""
         if checkpoint_folders.name_in(name) is not None:
             self._cancel(self._bringing)
             self._bringing = asyncio.get_running_loop().create_task(self._bring(name))
@@ -229,7 +229,7 @@ class CheckpointReceiver:
         """Transfers a checkpoint, and resumes the transfer if the connection breaks.
 
         Returns:
-            The reason why the transfer has failed, or "" if it has succeeded.
+            The reason why the transfer failed, or "" if it succeeded.
         """
         direction, problem = "to the primary" if brings else "from the primary", ""
         for pause_s in (*RETRY_S, None):

@@ -1,4 +1,4 @@
-"""Transfers checkpoints over authenticated connections of their own, so that they do not delay heartbeats.
+"""Transfers checkpoints over separate authenticated connections, so that the transfers do not delay heartbeats.
 
 The sender lists its files with their sizes. For each file, the receiver sends the offset up to which it has the data.
 It then receives the remaining data as frames of at most `PIECE` bytes, and the SHA-256 of the whole file. The sender

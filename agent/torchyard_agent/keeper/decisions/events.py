@@ -1,4 +1,4 @@
-"""Events of a run. The decisions about the run are made from them.
+"""The events of a run, on which the decisions about the run are based.
 
 Events and instructions are named tuples, because two dozen dataclasses would add 19 ms to every keeper's start.
 """
@@ -11,7 +11,7 @@ from torchyard_agent.protocol.messages import ReplicaPlan
 
 
 class Cause(NamedTuple):
-    """The reason why a rank ended, worded as the end of a sentence: "exited with 1: ValueError: bad"."""
+    """The reason why a rank exited, worded as the end of a sentence: "exited with 1: ValueError: bad"."""
 
     text: str
     consequence: bool = False
@@ -36,7 +36,7 @@ class ReplicaSpawned(NamedTuple):
 
 
 class RankFailed(NamedTuple):
-    """The first rank of a replica has ended with a nonzero code. Other ranks may still be running."""
+    """The first rank of a replica has exited with a nonzero code. Other ranks may still be running."""
 
     replica: str
     exit_code: int
@@ -44,7 +44,7 @@ class RankFailed(NamedTuple):
 
 
 class ReplicaEnded(NamedTuple):
-    """All ranks of a replica have ended.
+    """All ranks of a replica have exited.
 
     The code is that of the first rank that failed, or 0 if none failed.
     """
@@ -54,7 +54,7 @@ class ReplicaEnded(NamedTuple):
 
 
 class LinkBroken(NamedTuple):
-    """The connection to a host's keeper has ended. The keeper may reconnect within the lease."""
+    """The connection to a host's keeper was lost. The keeper may reconnect within the lease."""
 
     host: str
 
@@ -80,7 +80,7 @@ class GangTrains(NamedTuple):
 
 
 class ReplicaReady(NamedTuple):
-    """A lost replica that was started again has distributed its model, and waits for the state of its peers."""
+    """A lost replica that was started again has distributed its model, and is waiting for the state of its peers."""
 
     replica: str
     attempt: int
@@ -171,7 +171,7 @@ class StopRequested(NamedTuple):
 
 
 class TimerFired(NamedTuple):
-    """A timer that `instructions.SetTimer` has set has expired."""
+    """A timer that was set by `instructions.SetTimer` has expired."""
 
     timer: str
     gang: str = ""

@@ -1,4 +1,4 @@
-"""Chooses the cause among failures that happened almost at once. No I/O."""
+"""Chooses the cause among failures that happened almost simultaneously. No I/O."""
 
 from __future__ import annotations
 

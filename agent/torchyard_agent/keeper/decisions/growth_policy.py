@@ -1,4 +1,4 @@
-"""Decides about adding replicas to a run that continues without lost replicas. No I/O.
+"""Decides how replicas are added to a live run with `on_worker_loss: continue`. No I/O.
 
     ADDED ──its host has joined──> STARTED ──> READY ──at a step boundary──> member     (see `return_policy`)
       └──its host did not join, its attempts are used up, or the user has interrupted the command──> withdrawn
@@ -46,7 +46,10 @@ def is_new_host(run: Run, host: str) -> bool:
 
 
 def apply(step: Step, event: ReplicasAdded | ReplicasWithdrawn | TimerFired | None) -> None:
-    """Applies an event about added replicas. If `event` is None, only settles what follows from the current state."""
+    """Applies an event about added replicas.
+
+    If `event` is None, only makes the changes that follow from the current state.
+    """
     if isinstance(event, ReplicasAdded):
         _on_added(step, event)
     elif isinstance(event, ReplicasWithdrawn):
@@ -82,7 +85,7 @@ def _on_withdrawn(step: Step, event: ReplicasWithdrawn) -> None:
 
 
 def _on_join_timeout(step: Step) -> None:
-    """Withdraws the replicas of added hosts that have not joined in time."""
+    """Withdraws the replicas of added hosts that did not join in time."""
     for host in step.run.hosts:
         if not host.joined and step.run.started and step.now >= host.wait_until - return_policy.TOLERANCE_S:
             primary = step.run.hosts[0].name

@@ -1,4 +1,4 @@
-"""Instructions for the primary, which result from the decisions about a run."""
+"""The instructions that the decisions about a run give to the primary."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple, Union
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 JOIN = "join"
-"""Timer within which the members must connect to the primary."""
+"""The timer that limits how long the members may take to connect to the primary."""
 JOIN_ADDED = "join_added"
-"""Timer within which an added host must connect to the primary."""
+"""The timer that limits how long an added host may take to connect to the primary."""
 GPUS = "gpus"
-"""Timer within which the GPUs of a scheduled run must become free."""
+"""The timer that limits how long a scheduled run waits for its GPUs to become free."""
 CHOOSE = "choose"
 """Timer for collecting failures. When it expires, one of the failures is chosen as the cause."""
 GRACE = "grace"
@@ -19,9 +19,9 @@ GRACE = "grace"
 GANG_GRACE = "gang_grace"
 """Timer for the grace period that replicas without a failure get when their gang will be restarted."""
 EXPLAIN = "explain"
-"""Timer within which the loss of a server can be detected as the cause of its trainers' failure."""
+"""The timer that limits how long a failure of trainers waits for the loss of a server to be detected as its cause."""
 HOST_WAIT = "host_wait"
-"""Timer within which a lost host must return."""
+"""The timer that limits how long a lost host may take to return."""
 RETURN = "return"
 """Timer for the pause before lost replicas are started again."""
 
@@ -138,7 +138,7 @@ class DismissHost(NamedTuple):
 
 
 class ClearGang(NamedTuple):
-    """Instructs a host to end the processes that replicas' ranks have left behind, and to report when none is left."""
+    """Instructs a host to end the processes that replicas' ranks left behind, and to report when none is left."""
 
     host: str
     gang: str
@@ -155,7 +155,7 @@ class EndRanks(NamedTuple):
     replicas: tuple[str, ...]
     grace_s: float
     is_stop: bool = False
-    """Whether the run was stopped or has succeeded. The ranks then save and end together after the same step."""
+    """Whether the run was stopped or has succeeded. The ranks then save and exit together after the same step."""
 
 
 class Sweep(NamedTuple):

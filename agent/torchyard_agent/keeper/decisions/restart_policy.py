@@ -5,9 +5,8 @@
 
 Two generations of a gang never run at the same time. A gang is restarted only when every connected host has reported
 that it runs no process of the gang, and every other host has been unreachable for longer than the sum of its lease and
-the time that its ranks need to end.
-Trainers are restarted only when all servers and reducers are running, including servers that had ended after the
-trainers. Otherwise the trainers would use up their restarts while a server is missing.
+the time that its ranks need to exit. Trainers are restarted only when all servers and reducers are running, including
+servers that exited after the trainers. Otherwise the trainers would use up their restarts while a server is missing.
 """
 
 from __future__ import annotations
@@ -31,9 +30,12 @@ from torchyard_agent.keeper.decisions.state import (
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 LEFTOVERS_GRACE_S = 0.5
-"""Grace period in seconds for processes that failed ranks have left behind."""
+"""Grace period in seconds for processes that failed ranks left behind."""
 SAFETY_S = 1.0
-"""Safety margin in seconds, added to a lost host's lease and its ranks' end, because each host has its own clock."""
+"""Safety margin in seconds for differences between the clocks of hosts.
+
+It is added to a lost host's lease and the time that its ranks need to exit.
+"""
 
 
 def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | None = None) -> bool:
@@ -137,7 +139,10 @@ def on_cleared(step: Step, event: GangCleared) -> None:
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """Sets the time until which gangs wait for a lost host. By then, all ranks of the host have ended."""
+    """Sets the time until which gangs wait for a lost host.
+
+    At that time, all ranks of the host have certainly exited.
+    """
     safe_s = step.run.lease_s + KILL_AFTER_S + SAFETY_S
     wait_s = max(step.run.policy["host_wait_s"], safe_s)
     step.set_host(host, wait_until=step.now + wait_s)
@@ -170,7 +175,7 @@ def settle(step: Step) -> None:
 
 
 def _clear(step: Step, gang: Gang) -> Gang:
-    """When all replicas of the gang have ended, chooses the cause and ends the processes that they have left behind.
+    """When all replicas of the gang have ended, chooses the cause and ends the processes that they left behind.
 
     If a restart would not help, the run ends instead.
     """

@@ -1,4 +1,4 @@
-"""Decides about the return of lost replicas to a gang that continues without them. No I/O.
+"""Decides how lost replicas return to a gang that continues without them. No I/O.
 
     member ──loss──> GONE ──all ranks ended, host connected──> CLEARING ──nothing left──> PAUSING ──failure_grace_s──>
     STARTED ──its ranks have distributed their model──> READY ──the members are at a step boundary──> member
@@ -17,15 +17,15 @@ from torchyard_agent.protocol.run_states import ReplicaState
 GONE = "gone"
 """The replica is lost. Its ranks may still run, and its host may be lost."""
 CLEARING = "clearing"
-"""The host ends the processes that the replica left behind."""
+"""The host is ending the processes that the replica left behind."""
 PAUSING = "pausing"
 """The replica will be started after a pause."""
 STARTED = "started"
 """The replica was started and is preparing its training."""
 READY = "ready"
-"""The replica waits for the state of its peers."""
+"""The replica is waiting for the state of its peers."""
 LEFTOVERS_GRACE_S = 0.5
-"""Grace period in seconds for processes that lost ranks have left behind."""
+"""Grace period in seconds for processes that lost ranks left behind."""
 TOLERANCE_S = 0.001
 """Largest difference in seconds between the clock of timers and the clock of decisions."""
 
@@ -135,7 +135,7 @@ def on_ready(step: Step, event: ReplicaReady) -> None:
 def on_boundary(step: Step, event: BoundaryReached) -> None:
     """Makes the replicas that are ready members of their gang.
 
-    The members are waiting for an answer, so one is sent even if no replica is ready any more.
+    The members are waiting for an answer, so an answer is sent even if no replica is ready any more.
     """
     gang = step.run.gang(event.gang)
     if gang.generation != event.generation or gang.phase != UP or event.number <= gang.joined:

@@ -29,9 +29,9 @@ UP = "up"
 FAILING = "failing"
 """A replica of the gang has failed. The others are ended after their grace period."""
 CLEARING = "clearing"
-"""All ranks of the gang have ended. Its hosts are ending the processes that they have left behind."""
+"""All ranks of the gang have ended. Its hosts are ending the processes that the ranks left behind."""
 WAITING = "waiting"
-"""The gang waits for lost hosts, or for its servers."""
+"""The gang is waiting for lost hosts, or for its servers."""
 
 
 SERVERS = ("ps", "reducer")
@@ -53,9 +53,9 @@ class Replica(NamedTuple):
     """The failure of one of its ranks, unless that rank had been ordered to end."""
     restarts: int = 0
     dropped: bool = False
-    """Whether the gang continues without the replica, because its host was lost and did not return."""
+    """Whether the gang is continuing without the replica, because its host was lost and did not return."""
     missing: bool = False
-    """Whether the gang continues without the replica until the replica returns (`on_worker_loss: continue`)."""
+    """Whether the gang is continuing without the replica until the replica returns (`on_worker_loss: continue`)."""
     phase: str = ""
     """The phase of the return of a lost replica (see `return_policy`)."""
     returns: int = 0

@@ -36,7 +36,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 __all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
 
 LEFTOVERS_GRACE_S = 2.0
-"""Grace period in seconds for processes that the ranks of a successful run have left behind."""
+"""Grace period in seconds for processes that the ranks of a successful run left behind."""
 LEFTOVERS_GRACE_AFTER_FAILURE_S = 0.5
 
 
@@ -52,7 +52,7 @@ def begin(
     scheduled: str = "",
     gpus_within_s: float = 600.0,
 ) -> tuple[Run, list[Instruction]]:
-    """Returns the initial state of a run, and the first instructions. All keepers of the run must be prepared.
+    """Returns the initial state of a run and the first instructions. All keepers of the run must already be prepared.
 
     Args:
         hosts: The names of the hosts, beginning with the primary's.

@@ -97,7 +97,7 @@ class ProcessesStuck(NamedTuple):
 class ForwardedStop(NamedTuple):
     """A stop request that a member has received. `asked` is its journal entry.
 
-    With `pause`, the run does not end, but waits until its scheduler starts it again.
+    If `pause` is true, the run does not end, but waits until its scheduler starts it again.
     """
 
     reason: str
@@ -238,6 +238,6 @@ def _decode(kinds: Mapping[str, Any], data: Json) -> Any:
 def is_about_ranks(data: Json) -> bool:
     """Returns whether an encoded message is an order for ranks or their GPUs.
 
-    If its host is lost, it must be dropped.
+    Such an order must be dropped if its host is lost.
     """
     return data["say"] in _ABOUT_RANKS

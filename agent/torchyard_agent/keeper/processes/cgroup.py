@@ -52,7 +52,7 @@ class Cgroup:
                 file.write("1")
 
     def remove(self) -> None:
-        """Removes the groups, waiting at most _REMOVE_WITHIN_S until their processes have ended."""
+        """Removes the groups, after waiting at most _REMOVE_WITHIN_S for their processes to exit."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
         while not remove(self.path) and time.monotonic() < deadline:
             time.sleep(0.01)

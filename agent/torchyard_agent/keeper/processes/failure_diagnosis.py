@@ -1,4 +1,4 @@
-"""Finds out why a rank has ended.
+"""Determines why a rank exited.
 
 The cause is taken from torch's error file, the last traceback in the rank's log, its signal or its exit code.
 """
@@ -37,7 +37,7 @@ _INCURABLE = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInTh
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:
-    """Returns the cause of a rank's end with exit code `code`. A negative code is the signal that killed the rank."""
+    """Returns the cause of a rank's exit with code `code`. A code of -N means that signal N killed the rank."""
     tail = read_tail(log_file)
     quoted = _from_error_file(error_file) or last_exception(tail)
     if code < 0:

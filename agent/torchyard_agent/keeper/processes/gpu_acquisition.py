@@ -20,8 +20,7 @@ RETRY_S = 1.0
 class GpuAcquisition:
     """A task that tries to lock all GPUs until it succeeds.
 
-    The task sends GpusBusy when it finds another process or run that uses a GPU, and GpusAcquired when it has
-    succeeded.
+    The task sends GpusBusy when it finds another process or run that uses a GPU, and GpusAcquired when it succeeds.
     """
 
     def __init__(self, resources: RunResources, host: str, send: Callable[[FromMember], None]):

@@ -1,7 +1,7 @@
 """GPU locks that apply to all users of a host.
 
 A process locks a GPU by binding the abstract address `@torchyard/gpu/<uuid>`. The kernel releases the address when the
-process, the holder of the lock, ends. The holder listens on the socket, and sends a description of its run to each
+process (the holder of the lock) exits. The holder listens on the socket, and sends a description of its run to each
 client. The client obtains the holder's user from the kernel (SO_PEERCRED), so the user cannot be forged.
 """
 
@@ -36,8 +36,8 @@ class GpuHeld(RpcError):
     """Raised if another process has locked the GPU.
 
     Args:
-        holder: A dictionary with "user", as reported by the kernel, and with "run_id", "name" and "host" as far as the
-            holder has sent them. It is empty if the holder has not accepted a connection.
+        holder: A dictionary with "user", as reported by the kernel, and with "run_id", "name" and "host" if the holder
+            sent them. It is empty if the holder did not accept a connection.
     """
 
     def __init__(self, uuid: str, holder: dict[str, str]):
@@ -61,7 +61,7 @@ def describe(holder: dict[str, str]) -> str:
 
 
 class GpuLocks:
-    """The GPUs that this process has locked. The locks end when they are released or the process ends."""
+    """The GPUs that this process has locked. The locks are held until they are released or the process exits."""
 
     def __init__(self, listeners: dict[str, socket.socket], holder: dict[str, Any]):
         self._listeners = listeners
@@ -74,7 +74,7 @@ class GpuLocks:
         return list(self._listeners)
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to answer clients that ask which run has locked these GPUs."""
+        """Starts answering clients that ask which run has locked these GPUs."""
         self._loop = loop
         for listener in self._listeners.values():
             loop.add_reader(listener, self._answer_clients, listener)
@@ -183,5 +183,5 @@ def _claims(client: socket.socket, deadline: float) -> dict[str, str]:
 
 
 def _printable(value: object) -> str:
-    """Returns text that another process has sent as one printable line."""
+    """Returns text from another process as one printable line."""
     return "".join(character for character in str(value)[:_MAX_TEXT] if character.isprintable())

@@ -1,4 +1,4 @@
-"""Finds and ends the processes that a run's ranks have left behind.
+"""Finds and ends the processes that a run's ranks left behind.
 
 They are found by their parent, their environment, their control group and the GPUs that they use.
 """
@@ -15,13 +15,13 @@ from torchyard_agent.keeper.processes import cgroup, process_control
 from torchyard_agent.telemetry.procfs import each_process, read_all
 
 END_DEADLINE_S = 5.0
-"""The longest wait in seconds for the end of killed processes."""
+"""The longest wait in seconds for killed processes to exit."""
 
 
 def of_replicas(
     names: Collection[str], sessions: Collection[int], others: Collection[int], spares: Collection[int] = ()
 ) -> list[int]:
-    """Returns the PIDs of the descendants of this keeper that these replicas have left behind.
+    """Returns the PIDs of the descendants of this keeper that these replicas left behind.
 
     If other processes are running, the replica of an orphan is found by its session or its environment. A program may
     leave its session, and setproctitle erases the environment, but hardly any program does both. If no other processes

@@ -41,9 +41,9 @@ def raise_descriptor_limit() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Makes the kernel send SIGKILL to this process when `parent` ends. Must be called in a forked child."""
+    """Makes the kernel send SIGKILL to this process when `parent` exits. Must be called in a forked child."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # The parent may have ended between the fork and the prctl call.
+    if os.getppid() != parent:  # The parent may have exited between the fork and the prctl call.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -60,7 +60,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pid: int, number: int) -> bool:
-    """Sends a signal to a process. Returns False if it has ended or belongs to another user, for example after sudo."""
+    """Sends a signal to a process.
+
+    Returns False if the process has exited or belongs to another user, for example after sudo.
+    """
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -75,7 +78,7 @@ def send_group(leader: int, number: int) -> None:
 
 
 def command_of(pid: int) -> str:
-    """Returns a process's short name, for messages, or "?" if the process has ended."""
+    """Returns a process's short name, for messages, or "?" if the process has exited."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -91,7 +94,7 @@ def may_signal(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True  # The process has just ended, so the reason is not a lack of permission.
+        return True  # The process has just exited, so the failure was not a lack of permission.
     except PermissionError:
         return False
     return True

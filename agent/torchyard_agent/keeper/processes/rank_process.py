@@ -53,7 +53,7 @@ class RunPlace(NamedTuple):
         return os.path.join(self.folder, "stop")
 
     def setup_file(self, replica: str, local_rank: int) -> str:
-        """Returns the path of the file in which the shell records a setup line that has failed."""
+        """Returns the path of the file in which the shell records a setup line that failed."""
         return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.setup")
 
 
@@ -144,7 +144,7 @@ def spawn(
     """Starts a rank in its own session. Its log file is its standard output and error.
 
     The output does not pass through the keeper. Therefore a high rate of output does not slow the keeper down, and no
-    output is lost if the keeper ends. If `warm` has a waiting interpreter for the rank, that interpreter is used.
+    output is lost if the keeper exits. If `warm` has a waiting interpreter for the rank, that interpreter is used.
     Raises CannotStart if the rank cannot be started.
     """
     local_rank = rank["local_rank"]
@@ -218,7 +218,7 @@ def _cannot_start(place: RunPlace, argv: list[str], error: Exception) -> CannotS
 def cause_of(
     place: RunPlace, replica: str, rank: RankAssignment, setup: list[str], code: int, *, out_of_memory: bool
 ) -> Cause:
-    """Returns the cause of a rank's end with exit code `code`."""
+    """Returns the cause of a rank's exit with code `code`."""
     local_rank = rank["local_rank"]
     in_setup = _setup_cause(place, replica, rank, setup)
     if in_setup is not None:
@@ -226,7 +226,7 @@ def cause_of(
     cause = failure_diagnosis.of_exit(
         code, place.error_file(replica, local_rank), place.log_file(replica, local_rank), out_of_memory=out_of_memory
     )
-    if _is_full(place.folder):  # The full disk is probably the cause. The log may lack the traceback because of it.
+    if _is_full(place.folder):  # The full disk is the probable cause. The traceback may be missing from the log.
         return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)
     return cause
 

@@ -30,18 +30,18 @@ from torchyard_agent.protocol.log_times import FINEST_S
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
-"""How many seconds after a datagram a replica's metrics are reported. All datagrams in between are combined.
+"""Delay in seconds between a datagram and the report of its replica's metrics. All datagrams in between are combined.
 
 Metrics of the first step are reported immediately.
 """
 SWEEP_EVERY_S = 0.05
-"""Longest pause in seconds between two searches for orphans. An orphan that is ended may leave further orphans."""
+"""Longest pause in seconds between two searches for orphans. An orphan that exits may leave further orphans."""
 SPARES_READY = "each rank has a spare interpreter"
 """Log message that is written when all running ranks that need spares have them, and all spares are ready."""
 SPARES_EVERY_S = 1.0
 """Interval in seconds at which the keeper checks whether a spare has finished its imports, so the next can start."""
 GPUS_EVERY_S = 0.25
-"""Interval in seconds at which NVML is polled until ended processes have released their GPUs."""
+"""Interval in seconds at which NVML is polled until processes that have exited no longer occupy their GPUs."""
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class RankSupervisor:
         self._spares_timer = loop.call_later(SPARES_EVERY_S, self._start_spare)
 
     def reap(self) -> bool:
-        """Reaps all ended children, including adopted orphans. Called on SIGCHLD.
+        """Reaps all children that have exited, including adopted orphans. Called on SIGCHLD.
 
         Returns whether there are other children.
         """
@@ -266,7 +266,7 @@ class RankSupervisor:
             self.send(events.ReplicaEnded(name, self._codes.get(name, 0)))
 
     def start_notification(self, command: str, state: str, reason: str) -> None:
-        """Starts the user's notification command, and does not wait for its end."""
+        """Starts the user's notification command without waiting for it to exit."""
         process = notify_command.start(command, self.place, state, reason)
         if process is not None:
             self._notifications.add(process.pid)
@@ -278,8 +278,8 @@ class RankSupervisor:
         SIGTERM is sent to the ranks' process groups, and SIGKILL also to all their descendants.
 
         Args:
-            is_stop: Whether the run is being stopped. A file tells this to the ranks, which then save. If the file
-                cannot be written, they do not save.
+            is_stop: Whether the run is being stopped. The ranks are informed of this by a file, and then save. If the
+                file cannot be written, they do not save.
         """
         if is_stop:
             try:
@@ -310,14 +310,17 @@ class RankSupervisor:
         asyncio.get_running_loop().call_later(self._stuck_after_s, self._report_stuck, asked)
 
     def _report_stuck(self, asked: list[Rank]) -> None:
-        """Reports ranks that still run after SIGKILL, because a system call waits for a failed disk or NFS server."""
+        """Reports ranks that are still running after SIGKILL.
+
+        Such a rank is in a system call that waits for a failed disk or NFS server.
+        """
         left = [rank.pid for rank in asked if self._live.get(rank.pid) is rank and rank.pid not in self._stuck]
         self._stuck.update(left)
         if left:
             self.send(messages.ProcessesStuck(", ".join(map(_described, left[:5]))))
 
     def clear_gang(self, order: instructions.ClearGang) -> None:
-        """Ends the processes that a gang's ranks have left behind. Reports GangCleared when all of them have ended."""
+        """Ends the processes that a gang's ranks left behind. Reports GangCleared when all of them have exited."""
         task = asyncio.get_running_loop().create_task(self._clear_gang(order))
         self._clearing.add(task)
         task.add_done_callback(self._on_cleared)
@@ -396,7 +399,7 @@ class RankSupervisor:
         self.send(events.HostSwept(self.place.host))
 
     async def _wait_for_gpus(self, reported: bool) -> None:
-        """Waits until the driver has released the GPUs, which usually happens shortly after a process has ended."""
+        """Waits until the driver has released the GPUs, which usually happens shortly after a process exits."""
         loop = asyncio.get_running_loop()
         uuids = {uuid for replica in self._replicas.values() for uuid in replica["gpus"]}
         if not uuids:

@@ -38,7 +38,10 @@ PAUSE_S = 0.08
 Its priority is not lowered, because raising it again for the rank would require privileges.
 """
 CONFIRM_TIMEOUT_S = 1.0
-"""How many seconds after the rank's start its interpreter must confirm that it accepts orders. Usually 0.1 s."""
+"""Time limit in seconds, from the rank's start, for its interpreter to confirm that it accepts orders.
+
+It usually takes 0.1 s.
+"""
 SPARE_OOM_SCORE = 1000
 """The oom_score_adj of a spare. If memory is short, the kernel kills a spare rather than a rank."""
 _LATE = frozenset((*VARIABLES_OF_A_RANK, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"))
@@ -76,7 +79,7 @@ class WarmInterpreters:
         """Ranks whose waiting interpreter has confirmed that it accepts orders."""
         self._importing: set[Key] = set()
         self._failed: set[Key] = set()
-        """Ranks whose interpreter ended during its imports: no other interpreter is started early for them."""
+        """Ranks whose interpreter exited during its imports. No other interpreter is started early for them."""
         self._throttled: dict[Key, asyncio.TimerHandle] = {}
         """Timers of spares that import in slices."""
 
@@ -156,7 +159,7 @@ class WarmInterpreters:
 
     @property
     def are_ready(self) -> bool:
-        """Whether all interpreters have finished their imports or have ended."""
+        """Whether all interpreters have finished their imports or have exited."""
         return not self._importing
 
     def hand_over(
@@ -207,14 +210,20 @@ class WarmInterpreters:
         return known.process
 
     def on_reaped(self, pid: int) -> None:
-        """Removes the interpreter with this PID, if there is one. Called when the process has ended and was reaped."""
+        """Removes the interpreter with this PID, if there is one.
+
+        Called after the process has exited and been reaped.
+        """
         for key, known in list(self._waiting.items()):
             if known.process.pid == pid:
                 known.process.returncode = 0
                 self._on_ended(key)
 
     def reap(self) -> None:
-        """Removes all interpreters that have ended. Called until another part of the keeper reaps children."""
+        """Removes all interpreters that have exited.
+
+        Called only until another part of the keeper starts reaping children.
+        """
         for key, known in list(self._waiting.items()):
             if known.process.poll() is not None:
                 self._on_ended(key)
@@ -241,7 +250,7 @@ class WarmInterpreters:
         """Reads a message from an interpreter, if there is one.
 
         The interpreter reports that it accepts orders, and later that it has finished its imports. If the channel is
-        closed, the interpreter has ended.
+        closed, the interpreter has exited.
         """
         known = self._waiting[key]
         word = b""
@@ -284,13 +293,13 @@ class WarmInterpreters:
         self._importing.discard(key)
         self._confirmed.discard(key)
         known = self._waiting.pop(key)
-        with contextlib.suppress(RuntimeError):  # The event loop may already have ended.
+        with contextlib.suppress(RuntimeError):  # The event loop may already be closed.
             asyncio.get_running_loop().remove_reader(known.channel)
         known.channel.close()
 
 
 def _anonymous_file() -> IO[bytes]:
-    """Opens a file that has no name, in memory if this Python supports that."""
+    """Opens a file without a name, in memory if this Python supports that."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("torchyard"), "w+b")
     import tempfile  # The module is imported here because only Python versions without memfd_create need it.
