@@ -23,7 +23,7 @@ from torchyard_agent.protocol import paths
 CHUNK = 1 << 18
 """Maximum number of bytes of one read."""
 START_DEADLINE_S = 10.0
-"""Time limit in seconds for a daemon to start, or for another daemon to end."""
+"""Time limit in seconds for a daemon to start, or for another daemon to exit."""
 POLL_S = 0.02
 
 Settle = Callable[[], None]
@@ -49,7 +49,7 @@ def main(agent_dir: str, sha256: str, answer: Callable[[dict[str, object]], None
         answer({"error": f"the agent could not be started: {error}", "folder": agent_dir})
         return 1
     answer({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
-    # When a daemon ends, it resets the connections that it has not accepted.
+    # When a daemon exits, the connections that it has not accepted are reset.
     with contextlib.suppress(ConnectionError):
         relay(daemon)
     if failure := start_error.read():
@@ -98,7 +98,7 @@ def _connect_to_daemon(
 
 
 def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
-    """Repeats `connect` while a daemon is starting or ending. Raises ConnectionError after START_DEADLINE_S."""
+    """Repeats `connect` while a daemon is starting or exiting. Raises ConnectionError after START_DEADLINE_S."""
     deadline = time.monotonic() + START_DEADLINE_S
     while True:
         try:
@@ -248,7 +248,7 @@ def run_daemon(agent_dir: str, sha256: str) -> int:
     address = paths.daemon_socket(agent_dir, os.getuid())
     listener = _bind(address)
     if listener is None:
-        with contextlib.suppress(ConnectionError):  # The other daemon is ending, or has not started yet.
+        with contextlib.suppress(ConnectionError):  # The other daemon is exiting, or has not yet started.
             _connect(address).close()
         return 0
     with listener:

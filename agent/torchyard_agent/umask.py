@@ -1,4 +1,4 @@
-"""Two umasks: a private one for the agent's files, and the umask of the login for the user's programs."""
+"""Two umasks: a private one for the agent's files, and the login's umask for the user's programs."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Connection:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_close: list[Callable[[], None]] = []
-        """Functions that are called once, when the connection has ended."""
+        """Functions that are called once, when the connection ends."""
         self.closed = False
 
     async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:

@@ -23,7 +23,7 @@ def attribution_entry(what: str, by: object, **more: Any) -> dict[str, Any]:
 
 
 def clean_name(by: object) -> str:
-    """Returns a name that a desktop has sent as one short printable line, or "" if there is none."""
+    """Returns a name received from a desktop as one short printable line, or "" if there is none."""
     return "".join(letter for letter in by[:LONGEST] if letter.isprintable()) if isinstance(by, str) else ""
 
 

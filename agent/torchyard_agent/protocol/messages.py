@@ -69,9 +69,9 @@ class Cluster(TypedDict):
     max_restarts: int
     tf_master_name: str
     trial: str | None
-    """Number of the trial, from "1"; None outside sweeps."""
+    """The number of the trial, beginning with "1", or None if the run is not a trial of a sweep."""
     params: dict[str, str]
-    """The parameters of the trial as text, for `{params.NAME}`. Older desktops do not send it."""
+    """The parameters of the trial as text, for `{params.NAME}`. Older desktops do not send this field."""
     several: bool
     """Whether the run was planned with several replicas. TF_CONFIG is set only if it was."""
     job: dict[str, Any]
@@ -94,7 +94,7 @@ class Policy(TypedDict):
     min_replicas: dict[str, int]
     """The smallest number of replicas of each pool with which the run continues after the loss of a host."""
     on_worker_loss: str
-    """`restart`, or `continue` if a gang of trainers continues without lost replicas. Older desktops do not send it."""
+    """`restart`, or `continue` if a gang of trainers continues without lost replicas. May be missing."""
 
 
 class Prepare(TypedDict):
@@ -104,7 +104,7 @@ class Prepare(TypedDict):
     name: str
     host: str
     secret: str
-    """The gang link's key in 64 hex digits. The keeper keeps it only in memory, and ranks get a derived key."""
+    """The gang link's key in 64 hex digits. The keeper stores it only in memory, and ranks get a derived key."""
     snapshot: str | None
     """The root hash of the working folder's snapshot, or None if the run has none."""
     gpus: list[str]
@@ -185,7 +185,7 @@ class Start(TypedDict):
     booking: Any
     """{`id`, `owner`, `end`, `stop_at_end`} of the run's booking, or None."""
     sweep: Any
-    """The sweep whose coordinator the run is (`sweep_messages.Sweep`), or None."""
+    """The sweep that this run coordinates (`sweep_messages.Sweep`), or None."""
 
 
 class Join(TypedDict):

@@ -1,4 +1,4 @@
-"""Metrics reports of training scripts to their keeper. They are JSON datagrams, and may be lost.
+"""The metrics reports that training scripts send to their keeper. They are JSON datagrams, and may be lost.
 
 The environment variable `TORCHYARD_REPORT` contains the keeper's address, which is the name of an abstract Unix socket
 with `@` in place of its leading NUL byte. A report that cannot be sent immediately is dropped, so training never waits
@@ -22,12 +22,12 @@ METRICS = (
 )
 """The metrics in a trainer's report: optimizer steps; loss; samples per second of this rank; the times in seconds that
 a step spent on computing, on exchanging and on waiting for other trainers; the staleness of a pull in versions; pushes
-that the servers have dropped; steps that were skipped because their gradients were not finite; the size of all
-gradients of a step; the gradient noise scale in samples.
+that the servers dropped; steps that were skipped because their gradients were not finite; the size of all gradients of
+a step; the gradient noise scale in samples.
 
 A server or reducer reports accepted rounds, connected trainers, and bytes sent and received per second. Its `wait_s` is
 the time for which its newest round waited for the last trainer, and its `staleness` is that of this round. `dropped`
-counts the rounds that it has dropped, and `skipped` counts those that it has skipped because no gradients were finite.
+counts the rounds that it dropped, and `skipped` counts those that it skipped because no gradients were finite.
 """
 
 

@@ -37,7 +37,7 @@ A SIGTERM from another source, such as a user, a host that is low on memory, or 
 only the process that receives it.
 """
 STOP_PATIENCE_VARIABLE = "TORCHYARD_STOP_PATIENCE"
-"""A variable with the time in seconds after SIGTERM in which that file may still appear."""
+"""Name of a variable with the time in seconds after SIGTERM within which the stop file may still appear."""
 _READ_AT_START = (
     *("PYTHON", "LD_", "PATH", "TZ", "LANG", "LC_", "GLIBC_", "MALLOC_"),
     *("TORCH", "PYTORCH", "CUDA", "NVIDIA_", "NCCL_"),

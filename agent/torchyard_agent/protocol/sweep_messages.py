@@ -1,4 +1,4 @@
-"""The parameters of a sweep as typed dictionaries: from the desktop through the primary's keeper to the coordinator."""
+"""The parameters of a sweep, as typed dictionaries. The desktop sends them to the coordinator through the primary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Objective(TypedDict):
 
 
 class Search(TypedDict):
-    """A search (`torchyard_core.sweeps.model.Search`), with null for settings that have their default."""
+    """A search (`torchyard_core.sweeps.model.Search`). Settings that have their default are null."""
 
     parameters: dict[str, ParameterRange]
     objective: Objective
@@ -39,7 +39,7 @@ def parameter_text(value: ParameterValue) -> str:
 
 
 class SweepSlot(TypedDict):
-    """The hosts and GPUs of one trial at a time, with everything that its runs have in common."""
+    """Hosts and GPUs that run one trial at a time, with the values that all runs of these trials share."""
 
     hosts: list[str]
     """The hosts of the slot, beginning with the primary of its trials."""
@@ -52,12 +52,12 @@ class SweepSlot(TypedDict):
 
 
 class Sweep(TypedDict):
-    """The sweep in `run.start`. The primary's keeper holds it in memory for the coordinator."""
+    """The sweep in `run.start`. The primary keeps it in memory for the coordinator."""
 
     run_id: str
     name: str
     run_token: str
-    """The text that stands for the run ID of a trial in the slots."""
+    """The placeholder for a trial's run ID in the slots."""
     search: Search
     slots: list[SweepSlot]
     policy: Any
@@ -65,4 +65,4 @@ class Sweep(TypedDict):
     carry: bool
     host_wait_s: float
     study: str
-    """The study of an ended sweep to continue: an SQLite file, compressed by zlib, in base64; else empty."""
+    """The study of the ended sweep that this sweep continues, or "": a zlib-compressed SQLite file in base64."""

@@ -1,7 +1,9 @@
-"""The batch step of a run's job: it starts a keeper on each node, gives them the run, and requeues the job if it must.
+"""The batch step of a run's job.
 
-The batch program outlives the keepers. It listens on a port of its own, which the keepers learn, with the generation's
-secret, from the environment of `srun`. It decides nothing about the run: that is the primary keeper's task.
+It starts a keeper on each node, passes the run to the keepers, and may requeue the job.
+
+The batch program outlives the keepers. It listens on a port of its own. The keepers receive this port and the
+generation's secret through the environment of `srun`. All decisions about the run are made by the primary.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from torchyard_agent.slurm import commands, job_folder, job_queue, run_plan
 PORT, SECRET, SLOTS = "TORCHYARD_SLURM_PORT", "TORCHYARD_SLURM_SECRET", "TORCHYARD_SLURM_SLOTS"
 """The variables of the nodes' tasks: the batch program's port, the secret in hex, and the slots by node (JSON)."""
 TAKEN = "Slurm takes its nodes: it saves, and continues when it gets nodes again"
-"""The reason of a run that was asked to end by SIGTERM, as in a preemption or a requeue."""
+"""The reason given for a run that ends because of SIGTERM, for example in a preemption or a requeue."""
 AFTER_REQUEUE_S = 60.0
-"""Time until Slurm ends the batch program after `scontrol requeue`."""
+"""Time in seconds within which Slurm ends the batch program after `scontrol requeue`."""
 KEEPERS_WITHIN_S = 180.0
-"""Time in which all keepers must have been prepared, with a copy of the code on each node."""
+"""Time limit in seconds for the preparation of all keepers, including copying the code to each node."""
 LAUNCH_LEASE_S = 600.0
-"""Time that keepers wait for the slowest keeper."""
+"""Time in seconds for which keepers wait for the slowest keeper."""
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,10 @@ class _Batch:
         return await self._finish(code)
 
     async def _nodes(self) -> dict[str, str]:
-        """Returns the node of each slot, in the order of Slurm's list of nodes of each component."""
+        """Returns the node of each slot.
+
+        The slots of a job component get its nodes in the order of Slurm's node list.
+        """
         found: dict[str, str] = {}
         several = len(self._job["components"]) > 1
         for number, component in enumerate(self._job["components"]):
@@ -172,7 +177,7 @@ class _Batch:
             self._ask(self._request)
 
     def _ask(self, request: Message) -> None:
-        """Asks the primary to stop or to pause the run. A run that has not begun is given up."""
+        """Asks the primary to stop or pause the run. If the run has not begun, it is given up."""
         log.info("asked: %s", request)
         self._request = request
         if self._has_begun:
@@ -181,7 +186,7 @@ class _Batch:
             self._give_up("")
 
     def _give_up(self, problem: str) -> None:
-        """Ends the keepers of a run that cannot begin. An empty problem is that of a request."""
+        """Ends the keepers of a run that cannot begin. `problem` is "" if the run was asked to stop or pause."""
         self._problem = self._problem or problem
         for stream in self._streams.values():
             stream.send({"op": "abort"})
@@ -192,7 +197,7 @@ class _Batch:
     async def _finish(self, code: int) -> int:
         """Records the end of the run, or lets it continue. Returns the exit status of the job."""
         asked = (self._request or {}).get("op")
-        # With a GraceTime, preemption signals the keepers alone.
+        # If the partition has a GraceTime, a preemption signals only the keepers, so there may be no request here.
         paused = asked == "pause" if self._outcome is None else self._outcome["paused"]
         own = os.environ.get("SLURM_HET_JOB_ID") or os.environ["SLURM_JOB_ID"]
         job = await job_queue.show(own) if paused else None
@@ -224,9 +229,9 @@ class _Batch:
         if job is None or job.may_requeue:
             try:
                 await commands.output(["scontrol", "requeue", own])
-            except RpcError as error:  # Slurm has requeued the job already.
+            except RpcError as error:  # Slurm has already requeued the job.
                 log.info("not requeued: %s", error.message)
-            await asyncio.sleep(AFTER_REQUEUE_S)  # Slurm ends this program meanwhile.
+            await asyncio.sleep(AFTER_REQUEUE_S)  # Slurm ends this program during the wait.
             return True
         script = os.path.join(self._folder, "job.sh")
         try:

@@ -1,7 +1,8 @@
 """The connection of a session on the login node to the primary's keeper, as a step of the run's job.
 
 `srun --overlap` starts this program on the primary's node; it relays bytes between its own standard streams and the
-keeper's socket. It leaves after LEAVE_AFTER_S without a byte from the session, which sends heartbeats.
+keeper's socket. The program exits if it receives nothing from the session for LEAVE_AFTER_S, because an open session
+sends heartbeats.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The runs of one slot of a cluster, from the files that all nodes share, the queue, and the keeper of the primary."""
+"""The runs of one slot of a cluster. Their states are read from shared files, the job queue, and the primary."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from torchyard_agent.unix_socket_rpc import Connection
 RETRY_S = 2.0
 """Shortest time in seconds between two attempts to reach a keeper."""
 RETRIES_WITHIN_S = 120.0
-"""Time after which a keeper that cannot be reached is tried only once a minute."""
+"""Time in seconds after which a session tries to reach an unreachable keeper only once a minute."""
 FIRST_ANSWER_S = 15.0
 WATCH_S = 5.0
-"""Interval in seconds at which a session looks for runs whose jobs wait."""
+"""Interval in seconds at which a session looks for runs whose jobs are waiting."""
 
 log = logging.getLogger(__name__)
 
 
 class ClusterRuns(Runs):
-    """Runs whose keepers are tasks of jobs. Only the primary's keeper is reached, over a step of its job."""
+    """Runs whose keepers are tasks of jobs. Only the primary can be reached, through a step of the run's job."""
 
     poll_s = 1.0
 
@@ -68,7 +68,7 @@ class ClusterRuns(Runs):
             return await self._connect(run_id)
 
     async def _connect(self, run_id: str) -> Connection | None:
-        """Starts a bridge to the keeper, unless the run is not running or the last attempt has just failed."""
+        """Starts a bridge to the keeper, unless the run is not running or the last attempt failed just now."""
         run_dir = paths.run_dir(self._agent_dir, self._node, run_id)
         if run_id in self._gone or not os.path.lexists(paths.keeper_note(run_dir)) or self._has_run_ended(run_id):
             return None
@@ -245,7 +245,7 @@ class ClusterRuns(Runs):
         return {}
 
     async def watch_queue(self) -> None:
-        """Journals the reasons why jobs wait, whenever there is a new answer of `squeue`."""
+        """Journals the reasons why jobs are waiting, whenever `squeue` has given a new answer."""
         while True:
             done = self._gone | self._over
             waiting = {run_id for run_id in self.ids() if run_id not in done and self._waits(run_id)}
@@ -258,7 +258,7 @@ class ClusterRuns(Runs):
             await asyncio.sleep(WATCH_S)
 
     async def _start_now(self, run_id: str, job: job_queue.Job) -> None:
-        """Lets a requeued job start at once: by itself, it waits for the expiry of its credential (two minutes)."""
+        """Makes a requeued job start immediately. It would otherwise wait two minutes until its credential expires."""
         if job_folder.read(job_folder.path(self.folder(run_id)), "started.json"):
             with contextlib.suppress(RpcError):
                 await commands.output(["scontrol", "update", f"jobid={job.job_id}", "StartTime=now"])

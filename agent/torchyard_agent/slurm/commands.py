@@ -15,7 +15,7 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment for Slurm's commands: without settings of a surrounding job, except for SLURM_CONF.
+    """Returns the environment for Slurm's commands: without the settings of an enclosing job, except for SLURM_CONF.
 
     Times are printed in seconds since 1970, and messages in English.
     """
@@ -78,7 +78,10 @@ def settings(text: str) -> dict[str, str]:
 
 
 def table(text: str, columns: int) -> list[list[str]]:
-    """Parses lines with `|` after each field. Lines with another number of fields, such as messages, are left out."""
+    """Parses lines with `|` after each field.
+
+    Lines with a different number of fields, such as messages, are omitted.
+    """
     rows = [[field.strip() for field in line.split("|")[:-1]] for line in text.splitlines()]
     return [row for row in rows if len(row) == columns]
 
@@ -106,7 +109,7 @@ def duration(text: str) -> float | None:
 
 
 def gres(text: str) -> dict[str, int]:
-    """Parses generic resources such as `gpu:a100:4(S:0-1),gpu:2` to {"a100": 4, "": 2}. Others are left out."""
+    """Parses generic resources such as `gpu:a100:4(S:0-1),gpu:2` to {"a100": 4, "": 2}. Other resources are omitted."""
     found: dict[str, int] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
         words = part.strip().split(":")

@@ -1,4 +1,4 @@
-"""The description of a cluster: Slurm's version, partitions, nodes, limits, and the settings that decide over runs."""
+"""The description of a cluster: Slurm's version, partitions, nodes, limits, and the settings that affect runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from torchyard_agent.slurm import commands
 OVERLAP_SINCE = (20, 11)
 """The version of Slurm that introduced `srun --overlap`."""
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "afs", "panfs", "smb", "9p", "v9fs", "gfs", "ocfs2")
-"""File systems of homes that several hosts share, as `stat -f` names them."""
+"""The names that `stat -f` prints for network file systems.
+
+A home folder on one of these is shared by several hosts.
+"""
 
 
 async def describe(partition: str | None = None) -> dict[str, Any]:
@@ -124,7 +127,7 @@ async def _works(argv: list[str]) -> bool:
 
 
 async def _limits() -> list[dict[str, str]]:
-    """Returns the limits of the user's associations that are set; empty without accounting."""
+    """Returns the limits that are set for the user's associations, or [] if the cluster has no accounting."""
     names = ["Account", "Partition", "QOS", "MaxJobs", "MaxSubmitJobs", "MaxWall", "MaxTRES", "GrpTRES"]
     command = ["sacctmgr", "-n", "-P", "show", "assoc", f"user={getpass.getuser()}", f"format={','.join(names)}"]
     try:

@@ -4,7 +4,7 @@
     job.sh         the script that was submitted
     secrets.json   the values of `program.secrets`; removed at the run's end
     submitted.json the IDs of the job and of its successors, newest last, with the time of submission
-    started.json   the nodes of the present generation by slot
+    started.json   the nodes of the current generation by slot
     *.log          the output of the batch program and of the keepers
 
 A *slot* such as `hpc.2` is the place of one node in a run: Slurm chooses the node at each start of the job. Each slot
@@ -37,7 +37,7 @@ def path(run_dir: str) -> str:
 
 
 def read(folder: str, name: str) -> Any:
-    """Returns the contents of a JSON file of the folder; {} if it is missing or damaged."""
+    """Returns the contents of a JSON file in the folder, or {} if the file is missing or damaged."""
     try:
         with open(os.path.join(folder, name), encoding="utf-8") as file:
             return json.load(file)
@@ -59,7 +59,7 @@ def note_submission(folder: str, job_id: str) -> None:
 
 
 def job_id(folder: str) -> str:
-    """Returns the ID of the newest job of the run, or an empty string before its submission."""
+    """Returns the ID of the run's newest job, or "" if no job has been submitted."""
     jobs = (read(folder, "submitted.json") or {}).get("jobs") or [""]
     return str(jobs[-1])
 

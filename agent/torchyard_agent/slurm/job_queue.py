@@ -1,4 +1,4 @@
-"""The user's jobs in the queue of the cluster, by one `squeue` for all runs, at most every 30 s.
+"""The user's jobs in the cluster's queue. One call of `squeue` serves all runs, and is made at most every 30 s.
 
 All sessions of the user on all login nodes share the answer through a file.
 """
@@ -19,10 +19,10 @@ from torchyard_agent.slurm import commands, job_folder
 
 EVERY_S = 30.0
 LONGEST_PAUSE_S = 300.0
-"""The longest pause after failures, which double it."""
+"""The longest pause in seconds between two queries. Each failed query doubles the pause."""
 COLUMNS = ("JobArrayID", "Name", "State", "Reason", "StartTime", "NodeList")
 NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
-"""Reasons of jobs that cannot start on the cluster as it is."""
+"""Reasons that Slurm gives for jobs that cannot start in the cluster's current configuration."""
 
 
 class Job(NamedTuple):
@@ -34,7 +34,7 @@ class Job(NamedTuple):
     start: float | None
     nodes: str
     may_requeue: bool = True
-    """Whether Slurm may start the job again; known from `show` only, as is `restarts`."""
+    """Whether Slurm may start the job again. Like `restarts`, this is only known from `show`."""
     restarts: int = 0
 
     @property
@@ -42,9 +42,10 @@ class Job(NamedTuple):
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "PD")
 
     def was_cancelled(self, restarts: int) -> bool:
-        """Returns whether a user has cancelled the job after this number of restarts.
+        """Returns whether a user cancelled the job after this number of restarts.
 
-        While the job ends, its state is COMPLETING in any case; a requeue has already been counted then.
+        While the job is ending, its state is always COMPLETING. However, a requeue has already been counted in the
+        job's number of restarts.
         """
         is_ending = self.state in ("CANCELLED", "COMPLETING")
         return is_ending and self.reason != "TimeLimit" and self.restarts <= restarts
@@ -75,7 +76,7 @@ class JobQueue:
         """How Slurm ended the jobs that left the queue before the end of their runs, by run."""
 
     async def refresh(self) -> bool:
-        """Asks Slurm unless the answer is younger than EVERY_S. Returns whether there is a new answer."""
+        """Queries Slurm, unless the last answer is newer than EVERY_S. Returns whether there is a new answer."""
         async with self._lock:
             before = self.as_of
             self._read()
@@ -123,7 +124,7 @@ class JobQueue:
 
     @contextlib.contextmanager
     def _exclusively(self) -> Iterator[bool]:
-        """Yields whether no other session asks at this moment."""
+        """Yields whether no other session is querying Slurm at the moment."""
         lock = os.open(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,7 +138,7 @@ class JobQueue:
 async def show(job_id: str) -> Job | None:
     """Returns one job by `scontrol`, which does not count as polling; None if Slurm no longer knows the job.
 
-    Used at most a few times per job: after its submission, and when its keepers have gone.
+    Called only a few times per job: after its submission, and when its keepers are no longer running.
     """
     try:
         text = await commands.output(["scontrol", "-o", "show", "job", job_id])
@@ -152,10 +153,10 @@ async def show(job_id: str) -> Job | None:
 
 
 async def accounted_state(job_id: str) -> str:
-    """Returns the last state of a job that slurmctld has forgotten, such as TIMEOUT; "" if no accounting knows it.
+    """Returns the last state of a job that slurmctld has forgotten, such as TIMEOUT, or "" if it is unknown.
 
-    slurmctld forgets a job some minutes after its end (MinJobAge). With `-D`, `sacct` also prints the earlier starts of
-    a job that was requeued; the last line is that of the newest start.
+    slurmctld forgets a job a few minutes after its end (MinJobAge). With `-D`, `sacct` also prints the earlier starts
+    of a job that was requeued; the last line is that of the newest start.
     """
     try:
         text = await commands.output(["sacct", "-n", "-X", "-D", "-P", "-j", job_id, "-o", "State"])

@@ -1,4 +1,4 @@
-"""A keeper as the task of a job on one node. It learns the run from the batch program instead of a daemon."""
+"""A keeper that runs as a task of a job on one node. It receives the run from the batch program instead of a daemon."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ KEPT = frozenset(
     f"SLURM_{name}"
     for name in ("CONF", "JOB_ID", "JOB_NAME", "JOB_PARTITION", "JOB_ACCOUNT", "JOB_NODELIST", "RESTART_COUNT")
 )
-"""Variables of Slurm that ranks get. The others describe the keepers' step, and libraries such as Lightning would take
-them for a description of the ranks.
+"""The Slurm variables that ranks get.
+
+The others describe the keepers' step, and libraries such as Lightning would take them for a description of the ranks.
 """
 
 _NO_CONNECTION: Any = None
-"""In place of the connection of a daemon, which these methods do not use."""
+"""Passed to the keeper's methods in place of a daemon's connection, which they do not use."""
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class BatchLink:
 
 
 def visible_gpus() -> list[str]:
-    """Returns the GPUs that Slurm gave to this task: their UUIDs, or their indices where NVML cannot be used."""
+    """Returns the GPUs that Slurm allocated to this task: their UUIDs, or their indices if NVML cannot be used."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if not names or not all(name.isdigit() for name in names):
         return names

@@ -1,8 +1,8 @@
 """The plan of a run in job.json: the parameters of `run.prepare` and `run.start`, with placeholders.
 
 A placeholder is `@KIND:SLOT@` or `@KIND:SLOT:NUMBER@`: the `address`, `interface` and `run_dir` of a slot, one of its
-ports (`port`), or one of its GPUs in the order of the plan (`gpu`). The desktop writes them, since only the batch
-program learns the nodes.
+ports (`port`), or one of its GPUs in the order of the plan (`gpu`). The desktop writes placeholders, because the nodes
+become known only to the batch program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torchyard_agent.protocol.messages import Member, Prepared
 
 PLACEHOLDER = re.compile(r"@(address|interface|run_dir|port|gpu):([\w.-]+?)(?::(\d+))?@")
 _MAY_BE_EMPTY = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-"""Variables that are left out if they would be empty, because no interface was found."""
+"""Variables that are omitted if no interface was found, because they would be empty."""
 
 
 def fill(content: Any, prepared: Mapping[str, Prepared], gpus: Mapping[str, list[str]]) -> Any:

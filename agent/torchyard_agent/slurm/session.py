@@ -1,6 +1,6 @@
-"""The session of a desktop on a cluster's login node: JSON-RPC over the SSH channel, for as long as it is open.
+"""A desktop's session on a cluster's login node. It serves JSON-RPC over the SSH channel while the channel is open.
 
-There is no daemon on a login node. The methods about runs have a parameter `node`, the slot whose run is meant; one
+There is no daemon on a login node. The methods that concern a run have a parameter `node`, which is the run's slot. One
 session serves all slots.
 """
 
@@ -36,9 +36,9 @@ Params = dict[str, Any]
 
 LOOK_EVERY_S = 0.3
 LOOK_FOR_S = 4.0
-"""Time after a submission in which a waiting job is looked at, so that one that can never start is refused."""
+"""Time in seconds for which a waiting job is observed after its submission, to reject a job that can never start."""
 SUBMISSION = "@submission@"
-"""Placeholder in the script for the command that runs the batch program, which the desktop cannot know."""
+"""Placeholder in the script for the command that runs the batch program. The desktop does not know this command."""
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class _Session:
         return await description.describe(None if partition is None else str(partition))
 
     async def nodes(self, connection: Connection, params: Params) -> Any:
-        """Returns the nodes of a run's present or last start by slot; empty before the first start."""
+        """Returns the nodes of a run's current or last start by slot, or {} before the first start."""
         run_dir = self._runs.folder(str(params["run_id"]))
         return (job_folder.read(job_folder.path(run_dir), "started.json") or {}).get("nodes", {})
 
@@ -199,7 +199,7 @@ class _Session:
         with open(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:
             file.write(text)
         with contextlib.suppress(OSError):
-            os.utime(self._archive)  # Garbage collection reads from it when the archive was last used.
+            os.utime(self._archive)  # Garbage collection reads the time of last use from it.
             with open(paths.archive_note(run_dir), "w") as note:
                 note.write(os.path.basename(self._archive))
         return script
@@ -222,7 +222,7 @@ class _Session:
         journal.close()
 
     async def _look_at(self, run_id: str, job_id: str) -> None:
-        """Journals the reason why a new job waits. Raises RpcError and cancels the job if it can never start."""
+        """Journals the reason why a new job is waiting. Raises RpcError and cancels the job if it can never start."""
         deadline = asyncio.get_running_loop().time() + LOOK_FOR_S
         while asyncio.get_running_loop().time() < deadline:
             job = await job_queue.show(job_id)

@@ -1,4 +1,5 @@
 """The coordinator of a sweep: a process on the primary host that chooses parameters with Optuna and starts trials.
 
-It runs in the Python of the programs. Only `study` imports Optuna; no other part of the agent imports this package.
+It runs under the Python of the training programs. Only the module `study` imports Optuna, and no other part of the
+agent imports this package.
 """

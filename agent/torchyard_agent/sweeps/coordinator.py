@@ -1,13 +1,14 @@
 """The coordinator of a sweep: chooses the parameters of trials, starts their runs, and records their outcomes.
 
-It is the only rank of the sweep's own run, and reaches the keepers of trials through the keeper of that run, its parent
-(`keeper.trial_keepers`). The study is written before each step that it describes, so a coordinator that is killed and
-started again continues where it was:
+It is the only rank of the sweep's own run, and calls the keepers of trials through that run's keeper, which is its
+parent process (`keeper.trial_keepers`). Each action is recorded in the study before it is taken, so a coordinator that
+was killed continues where it stopped when it is started again:
 
 - a trial whose run was never begun is started;
 - a trial whose run has begun is followed to its end, and never started again.
 
-A trial whose host is lost has failed. Its hosts get no further trial before they are back and run nothing of it.
+A trial fails if one of its hosts is lost. Its hosts get no further trial until they have returned and none of the
+failed trial's processes is left on them.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ from torchyard_agent.sweeps.trial_outcomes import Outcome
 
 POLL_S = 0.3
 TABLE_EVERY_S = 1.0
-"""Shortest time between two writings of the table while trials only report."""
+"""Shortest time in seconds between two writes of the table while no trial starts or ends."""
 CALL_S = 150.0
-"""Timeout of a call to the keeper, longer than that of the keeper's calls to other hosts."""
+"""Timeout in seconds of a call to the keeper. It is longer than that of the keeper's calls to other hosts."""
 MOST_FAILED_STARTS = 3
-"""Number of trials in a row that cannot be started, after which the sweep is stopped."""
+"""Number of consecutive trials that fail to start after which the sweep is stopped."""
 STUDY, COPY, TABLE = "study.sqlite3", "study-copy.sqlite3", "sweep.json"
 
 
 class Slot:
-    """The hosts of one trial at a time, and the trial that holds them."""
+    """A set of hosts that runs one trial at a time, and the trial that currently holds it."""
 
     def __init__(self, number: int, described: SweepSlot):
         self.number = number
         self.hosts = described["hosts"]
         self.described = described
         self.run_id = ""
-        """The run that holds the hosts, from its preparation until none of its keepers is left; "" if they are free."""
+        """The run that holds the hosts, from its preparation until all its keepers have exited, or ""."""
 
     @property
     def primary(self) -> str:
@@ -76,7 +77,7 @@ class RunningTrial:
         self.slot = slot
         self.run_id = run_id
         self.last_step = last_step
-        """The greatest step of which metrics were sampled."""
+        """The highest step for which metrics were sampled."""
         self.pruned = bool(trial.user_attrs.get("pruned"))
         self.stop_requested = False
 
@@ -117,7 +118,7 @@ class Coordinator:
         return studies.open_study(self._search, os.path.join(self._folder, STUDY), repeats=repeats)
 
     def _restore_study(self) -> None:
-        """Writes the study of the ended sweep that this one continues, unless the file exists already."""
+        """Writes the study of the ended sweep that this one continues, unless the file already exists."""
         file = os.path.join(self._folder, STUDY)
         if self._sweep["study"] and not os.path.exists(file):
             with open(f"{file}.new", "wb") as new:
@@ -125,7 +126,7 @@ class Coordinator:
             os.replace(f"{file}.new", file)
 
     def stop(self) -> None:
-        """Ends all trials, and then `run`."""
+        """Ends all trials. `run` then returns."""
         self._stopping = True
 
     async def run(self) -> None:
@@ -150,7 +151,10 @@ class Coordinator:
         return self._stopping or (self._number_to_draw() <= 0 and not self._unbegun())
 
     def _number_to_draw(self) -> int:
-        """Returns the number of trials to draw. Trials that the end of an earlier sweep interrupted do not count."""
+        """Returns the number of trials to draw.
+
+        Trials that were interrupted when an earlier sweep ended are not counted.
+        """
         drawn = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state is not TrialState.WAITING]
         return self._search["trials"] - sum(not trial.user_attrs.get("interrupted") for trial in drawn)
 
@@ -161,14 +165,15 @@ class Coordinator:
         return [trial for trial in unfinished if trial.number not in followed]
 
     def _recover(self) -> None:
-        """Finds the runs of unfinished trials, which an earlier coordinator has started."""
+        """Finds the runs of unfinished trials that an earlier coordinator started."""
         for frozen in self._study.get_trials(states=(TrialState.RUNNING,)):
             run_id, number = frozen.user_attrs.get("run_id", ""), int(frozen.user_attrs.get("slot", 0))
             trial = self._reopened(frozen)
             if run_id and not run_id.startswith(f"{self._sweep['run_id']}."):
                 self._finish(trial, Outcome(trial_outcomes.INTERRUPTED, None, "the sweep ended while it ran"))
             elif run_id:
-                # Prepared keepers of a run that was not begun give up by themselves, and hold the slot until then.
+                # The keepers of a run that was prepared but not begun give up by themselves. They hold the slot until
+                # then.
                 self._slots[number].run_id = run_id
                 if frozen.user_attrs.get("started"):
                     last_step = max(frozen.intermediate_values, default=0)
@@ -176,7 +181,7 @@ class Coordinator:
         self._repeat_interrupted()
 
     def _repeat_interrupted(self) -> None:
-        """Lets the parameters of interrupted trials be tried again first, each once."""
+        """Schedules the parameters of each interrupted trial to be tried once more, before any new parameters."""
         trials = self._study.get_trials(deepcopy=False)
         repeated = {trial.user_attrs.get("repeats") for trial in trials}
         for trial in trials:
@@ -189,7 +194,7 @@ class Coordinator:
         return optuna.Trial(self._study, frozen._trial_id)
 
     async def _update_hosts(self) -> None:
-        """Learns which hosts are lost. Stops the sweep if no slot was usable for `host_wait_s`."""
+        """Determines which hosts are lost. Stops the sweep if no slot was usable for `host_wait_s`."""
         self._lost = set((await self._call("sweep", {}))["lost"])
         usable = any(self._lost.isdisjoint(slot.hosts) for slot in self._slots)
         if usable or self._running:
@@ -220,7 +225,7 @@ class Coordinator:
             await self._start(trial, slot)
 
     async def _start(self, trial: optuna.Trial, slot: Slot) -> None:
-        """Starts the run of a trial. A host that is lost before the run begins leaves the trial to another slot."""
+        """Starts the run of a trial. If a host is lost before the run begins, the trial is left to another slot."""
         params = {name: _suggest(trial, name, one) for name, one in self._distributions.items()}
         attempt = int(trial.user_attrs.get("attempt", 0)) + 1
         run_id = f"{self._sweep['run_id']}.{trial.number + 1}" + (f"-{attempt}" if attempt > 1 else "")
@@ -259,7 +264,8 @@ class Coordinator:
             members.append({"host": host, "address": answer["address"], "gang_port": answer["gang_port"]})
         for host in slot.hosts[1:]:
             await self._trial(host, "join", run_id, {"primary": members[0]})
-        # From here on the run may have begun, and the trial is never started again unless its keeper denies that.
+        # From here on, the run may have begun. The trial is started again only if its keeper reports that the run has
+        # not begun.
         trial.set_user_attr("started", True)
         running = RunningTrial(trial, slot, run_id)
         texts = {name: parameter_text(value) for name, value in params.items()}
@@ -330,7 +336,7 @@ class Coordinator:
         return list(self._study.get_trials(deepcopy=False)[running.trial.number].intermediate_values)
 
     def _report(self, running: RunningTrial, metrics: dict[str, Any]) -> bool:
-        """Reports the objective at the steps that have been passed. Returns whether there was a new step."""
+        """Reports the objective for the steps that the trial has passed. Returns whether there was a new step."""
         found = trial_outcomes.measurement(self._search["objective"]["metric"], running.slot.replicas, metrics)
         if found is None or found.step is None:
             return False
@@ -345,7 +351,7 @@ class Coordinator:
         if running.stop_requested:
             return
         running.stop_requested = True
-        with contextlib.suppress(RpcError):  # The trial has ended by itself.
+        with contextlib.suppress(RpcError):  # The trial has already ended.
             await self._trial(running.slot.primary, "stop", running.run_id, {"reason": reason})
 
     def _finish(self, trial: optuna.Trial, outcome: Outcome) -> None:
@@ -367,7 +373,7 @@ class Coordinator:
         self._write_table(at_once=True)
 
     async def _free_slots(self) -> None:
-        """Frees the slots of ended trials whose keepers have exited on all hosts; ends the remaining keepers."""
+        """Frees the slots of ended trials whose keepers have exited on all hosts. Ends the keepers that remain."""
         held = {running.run_id for running in self._running}
         for slot in self._slots:
             if slot.run_id and slot.run_id not in held and await self._is_free(slot):
@@ -379,7 +385,7 @@ class Coordinator:
             try:
                 shown = await self._trial(host, "show", slot.run_id, {})
             except RpcError as error:
-                # A lost host ends its trials, and returns without them.
+                # A lost host ends its trials before it returns.
                 is_free = is_free and error.code == "host_lost"
                 continue
             if shown["alive"]:
@@ -402,7 +408,10 @@ class Coordinator:
         os.replace(new, os.path.join(self._folder, COPY))
 
     def _write_table(self, *, at_once: bool = False, is_last: bool = False) -> None:
-        """Writes the table if trials have reported, at most once in TABLE_EVERY_S; with `at_once`, also the study."""
+        """Writes the table if trials have reported since the last write, at most once in TABLE_EVERY_S.
+
+        If `at_once` or `is_last` is true, writes the table and a copy of the study immediately.
+        """
         now = time.monotonic()
         if not (is_last or at_once) and (not self._changed or now - self._table_at < TABLE_EVERY_S):
             return

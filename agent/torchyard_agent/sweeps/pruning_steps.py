@@ -10,11 +10,11 @@ MOST_STEPS = 20
 
 
 def passed_steps(pruner: Mapping[str, Any], after: int, to: int) -> list[int]:
-    """Returns the steps of `after` < step <= `to` at which the objective is reported, so that trials can be compared.
+    """Returns the steps with `after` < step <= `to` at which the objective is reported, so that trials can be compared.
 
-    Metrics are sampled, so a trial reports few of its steps. All trials report at the same ones: 1, 2, …, 9, 10, 20, …,
-    the multiples of `interval_steps` instead, and for `asha` and `hyperband` also the steps of the rungs. The value of
-    a step is the first one that is sampled at the step or later.
+    Metrics are sampled, so a trial reports few of its steps. All trials report at the same steps. These are the
+    multiples of `interval_steps` or, if it is not set, 1, 2, …, 9, 10, 20, …, and for `asha` and `hyperband` also the
+    steps of the rungs. The value of a step is the first one that is sampled at this step or later.
     """
     interval = pruner.get("interval_steps")
     if interval:

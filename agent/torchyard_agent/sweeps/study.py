@@ -24,7 +24,7 @@ STUDY_NAME = "sweep"
 
 
 class UnboundGridSampler(GridSampler):
-    """A grid sampler for `ask` and `tell`. Optuna's would stop `Study.optimize` after the last point."""
+    """A grid sampler for `ask` and `tell`. Optuna's own would try to stop `Study.optimize` after the last point."""
 
     def after_trial(self, *_: Any) -> None:
         """Does nothing: the coordinator counts the trials."""
@@ -34,8 +34,8 @@ def open_study(search: Search, file: str, *, repeats: int = 0) -> optuna.Study:
     """Opens the study in an SQLite file, or creates it.
 
     Args:
-        repeats: The number of trials that exist already. It changes the seed, since the sampler would otherwise draw
-            the random numbers of the first trials again.
+        repeats: The number of trials that already exist. It changes the seed, because the sampler would otherwise
+            repeat the random numbers of the first trials.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(
@@ -66,7 +66,10 @@ def _distribution(parameter: ParameterRange) -> BaseDistribution:
 
 
 def _last(low: Any, high: Any, step: Any) -> Decimal:
-    """Returns the greatest value that a number of steps from `low` reaches; Optuna would warn about another `high`."""
+    """Returns the greatest value up to `high` that is a whole number of steps above `low`.
+
+    Optuna would warn about any other upper limit.
+    """
     first, size = Decimal(str(low)), Decimal(str(step))
     return first + (Decimal(str(high)) - first) // size * size
 
@@ -82,7 +85,7 @@ def sampler_of(search: Search, repeats: int = 0) -> BaseSampler:
         return RandomSampler(seed=seed)
     if kind == "cma_es":
         return CmaEsSampler(seed=seed, n_startup_trials=1 if startup is None else startup)
-    # With side-by-side trials, `constant_liar` keeps TPE from drawing neighbours of parameters that still run.
+    # If trials run concurrently, `constant_liar` keeps TPE from drawing values close to those of running trials.
     return TPESampler(
         seed=seed, n_startup_trials=10 if startup is None else startup, constant_liar=search["parallel"] > 1
     )

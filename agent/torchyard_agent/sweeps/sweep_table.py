@@ -1,4 +1,4 @@
-"""The table of a sweep's trials, from the study. Desktops read it, so that they do not need Optuna."""
+"""The table of a sweep's trials, derived from the study. Desktops read the table, and therefore do not need Optuna."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 LEAST_FOR_IMPORTANCE = 4
-"""Number of complete trials from which on the importance of parameters is computed."""
+"""Smallest number of complete trials for which the importance of parameters is computed."""
 MOST_VALUES = 200
-"""Maximum number of intermediate values of a trial in the table; of more, every nth is kept."""
+"""Maximum number of a trial's intermediate values in the table. If there are more, only every nth value is kept."""
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
 def rows(study: optuna.Study) -> list[dict[str, Any]]:
-    """Returns a row for each trial, in their order."""
+    """Returns a row for each trial, in the order of the trials."""
     return [_row(trial) for trial in study.get_trials(deepcopy=False)]
 
 
@@ -49,14 +49,14 @@ def _finite(value: float | None) -> float | None:
 
 
 def _time(local: datetime.datetime | None) -> str:
-    """Returns a time of Optuna, which is local and without a zone, as RFC 3339 in UTC."""
+    """Converts a time of Optuna, which is local time without a time zone, to RFC 3339 in UTC."""
     return "" if local is None else local.astimezone(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
-    """Returns the importance of each parameter, the most important first; empty while there are too few trials.
+    """Returns the importance of each parameter, the most important first, or {} if there are too few trials.
 
-    PED-ANOVA (Watanabe et al., IJCAI 2023), which needs no package besides numpy.
+    The method is PED-ANOVA (Watanabe et al., IJCAI 2023), which needs no package besides numpy.
     """
     complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state is TrialState.COMPLETE]
     if len(complete) < LEAST_FOR_IMPORTANCE or len({trial.value for trial in complete}) < 2:

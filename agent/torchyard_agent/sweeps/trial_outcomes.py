@@ -18,14 +18,17 @@ class Outcome(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """A value of the objective, and the step at which it was reported; None if the replica counts no steps."""
+    """A value of the objective, and the step at which it was reported.
+
+    The step is None if the replica counts no steps.
+    """
 
     value: float
     step: int | None
 
 
 def measurement(metric: str, replicas: Sequence[str], metrics: Mapping[str, Any]) -> Measurement | None:
-    """Returns the objective of the first replica, in plan order, that reports it as a finite number; else None."""
+    """Returns the objective of the first replica, in plan order, that reports it as a finite number, or None."""
     for name in replicas:
         reported = metrics.get(name) or {}
         value = reported.get(metric)
@@ -40,7 +43,7 @@ def outcome(metric: str, replicas: Sequence[str], shown: Mapping[str, Any], *, p
 
     Args:
         shown: The trial's last state (`trial_keepers.TrialKeepers`).
-        pruned: Whether the pruner has ended the trial.
+        pruned: Whether the pruner ended the trial.
         stopping: Whether the sweep is being stopped.
     """
     if shown["ended"] and shown["state"] == "succeeded":

@@ -26,7 +26,7 @@ CLOCK_SM = 1
 CLOCK_MEMORY = 2
 ECC_UNCORRECTED = 1
 ECC_VOLATILE = 0
-"""Selects the ECC counters that begin when the driver is loaded."""
+"""Selects the ECC counters that are reset when the driver is loaded."""
 EVENT_XID = 0x8
 
 THROTTLING = {

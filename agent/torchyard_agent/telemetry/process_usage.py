@@ -26,7 +26,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class _Process:
     """A process of a replica. Up to MAX_OPEN_FILES stat files stay open, which halves the cost of a sample.
 
-    An open file always belongs to this process, even if its PID is reused: once the process has ended, reads fail.
+    An open file always belongs to this process, even if its PID is reused: once the process has exited, reads fail.
     """
 
     __slots__ = ("file", "pid", "ticks")

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 
 def read(path: str, size: int = 4096) -> bytes:
-    """Returns the first `size` bytes of the file, in one read. Raises OSError, for example if the process has ended."""
+    """Returns the first `size` bytes of the file, in one read.
+
+    Raises OSError, for example if the process has exited.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, size)

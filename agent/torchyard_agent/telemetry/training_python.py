@@ -19,7 +19,7 @@ OLDEST = (3, 9)
 """The oldest Python that torch and `torchyard_roles` support."""
 _MARK = "torchyard-probe:"
 SEARCH_S = 40.0
-"""Time limit in seconds of a search. After it, no further interpreter is started."""
+"""Time in seconds after which a search starts no further interpreter."""
 MOST_FOUND = 40
 """Maximum number of interpreters that a search returns."""
 PLACES = (

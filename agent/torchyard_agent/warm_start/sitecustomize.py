@@ -6,11 +6,11 @@ wait, the interpreter continues as usual with `python script.py` or `python -m m
 `torchyard_agent.keeper.processes.warm_interpreters`.
 
 1. The keeper starts `python -c …`, which proves that this interpreter imports this module, and then executes the rank's
-   command line. Otherwise the process ends without running any code of the rank.
+   command line. Otherwise the process exits without running any code of the rank.
 2. The interpreter of the rank's command sends a byte over the channel, imports `imports`, and sends another byte.
 3. The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. If a new
    interpreter might start differently or import other modules, the process executes the command line again. If the
-   channel is closed instead, the process ends.
+   channel is closed instead, the process exits.
 
 The module runs under the rank's own Python, 3.9 or later.
 """
@@ -108,7 +108,7 @@ def _serve(order: str) -> None:
 def _execute_the_command(argv: list[str], order: str) -> None:
     """Executes the rank's command line in this process.
 
-    If the command's first word is not a Python that reads PYTHONPATH, the process ends instead.
+    If the command's first word is not a Python that reads PYTHONPATH, the process exits instead.
     """
     program = _found(argv[0])
     if program is None or not sys.executable or not os.path.samefile(program, sys.executable):
