@@ -59,7 +59,10 @@ class Cluster:
         self._process = os.getpid()
         self._has_left = False
         self._is_disconnected = False
-        """Whether the strategy's connections are closed or being closed; False if leave() failed earlier."""
+        """Whether the strategy's connections are closed or being closed.
+
+        False if leave() failed before it closed them.
+        """
         self._model: Any = None
         """The model of the first distribute() call, or a ModuleList."""
         self._first: Any = None
@@ -73,7 +76,7 @@ class Cluster:
         self._resumed: Resumed | None = None
         self._fingerprint: dict[str, Any] = {}
         self._has_returned = False
-        """Whether this process has joined the others after its loss."""
+        """Whether this process has rejoined the others after its loss."""
         self._catches_up = False
         """Whether this process has returned after its loss, and has begun its loop, but not reached the position of the
         others in it."""
@@ -407,8 +410,8 @@ class Cluster:
         Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
         All trainers must call mean(), gather(), any(), barrier() and broadcast() in the same order. In an evaluator,
         the result depends only on its own value. In asynchronous strategies a restarted group joins the call in which
-        the other groups wait, or gets the result of an earlier call again. A group that has ended is left out if the
-        run is stopped or a group was restarted; otherwise PeerLost is raised.
+        the other groups wait, or gets the result of an earlier call again. A group that has ended is ignored if the run
+        is being stopped or a group was restarted. Otherwise PeerLost is raised.
 
         Raises:
             PeerLost: A trainer ended before it made the same call.
@@ -565,7 +568,7 @@ class Cluster:
             store.set(self._epochs_key, json.dumps(begun).encode())
 
     def _before_epoch(self, loader: ShareLoader) -> None:
-        """In a worker that returns after its loss, skips an epoch that is finished, or joins the other workers in it.
+        """In a worker that returns after its loss, skips a finished epoch or joins the others in the current epoch.
 
         The other workers train while this worker repeats the script's code at the end of finished epochs.
         """

@@ -177,7 +177,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         return {"begun": self._begun, "batches": self._batches, "parts": self._parts, **self._order}
 
     def go_on_from(self, position: Mapping[str, Any], resumed: Callable[[], None]) -> None:
-        """Makes the loader resume at a position that position() has returned.
+        """Makes the loader resume at a position that position() returned.
 
         Args:
             position: The position. If the number of workers has changed, the number of finished batches is converted to
@@ -305,9 +305,9 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
 
 
 class OutlivesStop:
-    """A worker_init_fn that makes a DataLoader worker ignore SIGTERM unless the worker's own rank has sent the signal.
+    """A worker_init_fn that makes a DataLoader worker ignore SIGTERM unless the worker's own rank sent the signal.
 
-    The keeper sends SIGTERM to the whole process group. If a DataLoader worker ended, the rank would fail before it
+    The keeper sends SIGTERM to the whole process group. If a DataLoader worker exited, the rank would fail before it
     reached the step boundary at which it saves a checkpoint.
     """
 

@@ -12,7 +12,7 @@ from torchyard_roles.errors import EnvironmentProblem
 
 
 def choose(environment: Environment) -> torch.device:
-    """Returns the device `cuda:N` for process N of its replica if each process has a GPU, else the CPU.
+    """Returns the device `cuda:N` for process N of its replica if each process has a GPU, otherwise the CPU.
 
     Raises EnvironmentProblem if torch does not see the GPUs of the placement, because a rank on the CPU would block its
     peers on GPUs.

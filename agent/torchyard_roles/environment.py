@@ -32,11 +32,11 @@ class Environment:
 
     role: str = "worker"
     replica: str = ""
-    """The name of the replica, such as `worker-3`; empty unless Torchyard started it."""
+    """The name of the replica, such as `worker-3`, or empty if Torchyard did not start the process."""
     index: int = 0
     """The number of the replica within its role."""
     rank: int | None = 0
-    """The rank of the process among the trainers; None for processes that do not train."""
+    """The rank of the process among the trainers, or None for processes that do not train."""
     world_size: int = 1
     local_rank: int = 0
     """The number of the process in its replica.
@@ -52,7 +52,7 @@ class Environment:
     report_address: str = ""
     run_id: str = ""
     run_dir: str = ""
-    """The folder for the outputs of the run; empty unless Torchyard started it."""
+    """The folder for the outputs of the run, or empty if Torchyard did not start the process."""
     options: Options = field(default_factory=Options)
     """The settings of the strategy."""
     group: int = 0
@@ -80,7 +80,10 @@ class Environment:
     stop_file: str = ""
     """The path of a file that exists while the run is being stopped; empty if every SIGTERM stops the run."""
     stop_patience_s: float = 0.0
-    """Time in seconds after SIGTERM in which the file may still appear, because a scheduler signals all processes."""
+    """Time in seconds after SIGTERM within which the stop file may still appear.
+
+    If a scheduler signals all processes at once, ranks receive SIGTERM before the keeper has created the file.
+    """
     profile: str = ""
     """The file for measurements of the steps (`profiling.step_recorder`), or empty."""
 
@@ -217,7 +220,7 @@ def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[
 
 
 def _has_own_launcher(environ: Mapping[str, str]) -> bool:
-    """Returns whether RANK was set by a torchrun that Torchyard has not started."""
+    """Returns whether RANK was set by a torchrun that Torchyard did not start."""
     launched_for = environ.get("TORCHELASTIC_RUN_ID")
     return launched_for is not None and launched_for != environ.get("TORCHYARD_RUN_ID")
 

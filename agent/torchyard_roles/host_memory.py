@@ -1,4 +1,4 @@
-"""The memory that is left on the host, and the check before training that a shard fits into it."""
+"""The free memory of the host, and a check before training that a shard fits into it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Reporter:
         try:
             self._socket.settimeout(wait_s)
             self._socket.sendto(datagram, self._address)
-        except OSError:  # The queue is full or the keeper has ended. Lost reports are acceptable.
+        except OSError:  # The queue is full or the keeper has exited. Lost reports are acceptable.
             return False
         return True
 

@@ -48,8 +48,8 @@ class NoSync:
 def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
     """Calls `call` before each forward pass of the model that records gradients.
 
-    A script may call only parts of the model, such as `model.encoder(x)`. Therefore hooks are installed on the children
-    too. They are removed at the first forward pass of the whole model, to save time.
+    A script may call only parts of the model, such as `model.encoder(x)`. Therefore hooks are also installed on the
+    children. These hooks are removed at the first forward pass of the whole model, to save time.
     """
     parts: list[Any] = []
 

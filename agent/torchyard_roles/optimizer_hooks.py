@@ -1,8 +1,8 @@
-"""Hooks that run once in each step of an optimizer, also if its step() calls that of its base class.
+"""Hooks that run exactly once in each step of an optimizer, even if its step() calls that of its base class.
 
 torch runs all hooks at the beginning and end of each class's step(). If a subclass's step() calls super().step(), and
-the base class has instances of its own, each hook of torch therefore runs twice in a step: a step would be counted
-twice, and gradients averaged twice.
+instances of the base class exist too, each of torch's hooks therefore runs twice in a step. A step would then be
+counted twice, and gradients averaged twice.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def _once(hook: Callable[..., Any]) -> Callable[..., Any]:
 def _is_nested(optimizer: Optimizer) -> bool:
     """Returns whether the step() that runs the current hook was called by another step() of the same optimizer.
 
-    torch's wrapper of step() calls the hooks, so another call of the wrapper is looked for further out on the stack. A
-    counter of nested calls would be wrong after a step() that raised an exception, because then no post-hook runs.
+    torch's wrapper of step() calls the hooks, so the outer frames of the stack are searched for another call of the
+    wrapper. A counter of nested calls would be wrong after a step() that raised an exception, because no post-hook runs
+    in this case.
     """
     wrapper = sys._getframe(2)
     frame = wrapper.f_back

@@ -23,7 +23,7 @@ _joined: Cluster | None = None
 def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
     """Joins the run, and connects to the other processes as the strategy requires.
 
-    If neither Torchyard nor torchrun has set the environment, the run has one process. Further calls return the same
+    If neither Torchyard nor torchrun set the environment, the run has one process. Further calls return the same
     cluster until leave() is called. In a parameter server or reducer, join() handles requests until training ends, and
     then exits the process.
 
@@ -72,8 +72,8 @@ def _at_exit(leave: Callable[[], None]) -> None:
     """Calls `leave` at the end of the script, while threads can still be started.
 
     leave() needs threads to contact all servers concurrently. In `atexit` callbacks, executors accept no work (Python
-    3.9) and no thread can be started (3.12), so this callback is registered with the callbacks that end the threads
-    of executors, which run earlier.
+    3.9) and no thread can be started (3.12), so this callback is registered together with the callbacks that end the
+    threads of executors. These run earlier.
     """
     register = getattr(threading, "_register_atexit", atexit.register)
     register(leave)

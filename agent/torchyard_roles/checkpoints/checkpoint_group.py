@@ -61,8 +61,7 @@ class CheckpointGroup:
 
         store = self.meet()
         if store is not None:
-            # A returning worker may run a different script, if the file has been edited since the other workers
-            # started.
+            # A returning worker may run a different script, if the file was edited after the other workers started.
             more = {} if self._members is None else script_checks.versions()
             model_consistency.agree(
                 store, self._environment, model_consistency.describe(model, optimizer, **more), number=number
@@ -71,7 +70,7 @@ class CheckpointGroup:
     def answer_sigterm(self, step: int) -> GracefulStop | None:
         """Begins to handle SIGTERM, and returns the graceful stop that does so, or None if SIGTERM cannot be handled.
 
-        SIGTERM can be handled if Torchyard has started this process and, if the group has several processes, there is a
+        SIGTERM can be handled if Torchyard started this process and, if the group has several processes, there is a
         join store. `step` is the number of finished steps.
         """
         environment = self._environment
@@ -97,7 +96,7 @@ class CheckpointGroup:
             else:
                 self._store.get(key, environment.options.stop_grace_s)
         except RolesError:
-            return  # The first rank has ended or is too slow, or the join store is lost.
+            return  # The first rank has exited or is too slow, or the join store is lost.
 
     def _ranks(self) -> Sequence[int]:
         return self._members.ranks if self._members is not None else range(self.size)

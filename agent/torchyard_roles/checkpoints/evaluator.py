@@ -24,7 +24,7 @@ LOOK_S = 1.0
 SLICE_S = 0.1
 """Interval in seconds at which a waiting evaluator checks for SIGTERM."""
 LAST_S = 5.0
-"""How many seconds after SIGTERM the evaluator waits for the last checkpoint of a chief that is being stopped."""
+"""How many seconds after SIGTERM the evaluator waits for the last checkpoint of a chief that is stopping."""
 
 
 def evaluations(
@@ -92,9 +92,9 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
 class _StopSignal:
     """A context manager that records SIGTERM if it is entered by the main thread and the script has no handler.
 
-    A second SIGTERM, more than ECHO_S later, ends the process. The handler remains installed after the iteration,
-    because the keeper may send SIGTERM to an evaluator that is already ending by itself, which must not change the exit
-    code. After an exception, the earlier handler is restored.
+    A second SIGTERM more than ECHO_S later ends the process. The handler remains installed after the iteration, because
+    the keeper may send SIGTERM to an evaluator that is already exiting by itself, and this signal must not change the
+    exit code. After an exception, the earlier handler is restored.
     """
 
     def __init__(self) -> None:

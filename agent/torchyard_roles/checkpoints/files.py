@@ -29,7 +29,7 @@ from torchyard_roles.checkpoints import sharded_files
 KEPT = 3
 """The number of complete checkpoints that are kept."""
 UNFINISHED_MAX_AGE_S = 3600.0
-"""An unfinished save is deleted when its last write is this many seconds ago."""
+"""Number of seconds since its last write after which an unfinished save is deleted."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 NEWEST = "newest"
@@ -50,14 +50,17 @@ class Checkpoint(NamedTuple):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the model is sharded. Each rank has then written a part of it to a file of its own."""
+        """Whether the model is sharded.
+
+        In this case, each rank has written its part of the model to a separate file.
+        """
         return sharded_files.METADATA in self.about["files"]
 
     def load(self, name: str, *, whole: bool = True) -> Any:
         """Loads one of FILES, with tensors on the CPU. Raises Damaged if it cannot be read.
 
         Args:
-            whole: Whether to load also the tensors that are divided among the files of the ranks.
+            whole: Whether to also load the tensors that are divided among the files of the ranks.
         """
         if not (self.is_sharded and whole):
             return load(self.folder / name)
@@ -78,7 +81,7 @@ def name_of(step: int) -> str:
 
 
 def load(path: Path) -> Any:
-    """Loads a file that torch.save() has written, with tensors on the CPU. Raises Damaged if it cannot be read."""
+    """Loads a file that was written by torch.save(), with tensors on the CPU. Raises Damaged if it cannot be read."""
     import torch
 
     return _undamaged(path.name, lambda: torch.load(path, map_location="cpu", weights_only=True))
@@ -101,7 +104,7 @@ def step_of(folder: Path) -> int | None:
 
 
 def steps(root: Path) -> list[int]:
-    """Returns the steps of which a checkpoint folder exists, complete or not, newest first."""
+    """Returns the steps for which a checkpoint folder exists, complete or not, newest first."""
     try:
         names = [_NAME.fullmatch(entry.name) for entry in os.scandir(root) if entry.is_dir()]
     except OSError:
@@ -180,7 +183,7 @@ def complete_with(
     """Writes the last files of an unfinished checkpoint, and renames its folder into place.
 
     Args:
-        unfinished: A folder that begin() has returned. It may already contain files.
+        unfinished: A folder that begin() returned. It may already contain files.
         contents: As in write().
 
     Raises:
@@ -251,7 +254,7 @@ def keep_newest_part(root: Path, who: str, step: int) -> None:
 
 
 def read_part(root: Path, who: str, step: int | None) -> Any:
-    """Returns the state that write_part() has saved, or None if there is none. Logs and ignores a damaged part."""
+    """Returns the state that write_part() saved, or None if there is none. Logs and ignores a damaged part."""
     path = part_path(root, who, step)
     try:
         return load(path) if path.exists() else None
@@ -261,7 +264,7 @@ def read_part(root: Path, who: str, step: int | None) -> Any:
 
 
 def part_steps(root: Path, who: str) -> list[int]:
-    """Returns the steps for which `who` has saved a part, newest first."""
+    """Returns the steps for which `who` saved a part, newest first."""
     found = [_NAME.fullmatch(path.stem) for path in (root / PARTS / who).glob("step-*.pt")]
     return sorted((int(one[1]) for one in found if one), reverse=True)
 

@@ -41,7 +41,7 @@ class Resumed:
             step: The step of the checkpoint.
             script: The optimizer's state, the objects of checkpoint() and the data positions of the rank that saved
                 them.
-            part: The data positions and random states of this rank, or None if this rank has saved none.
+            part: The data positions and random states of this rank, or None if this rank saved none.
         """
         self.step = step
         place = part if part is not None else script
@@ -132,8 +132,8 @@ def restore(
     """Loads the newest complete checkpoint into `model`, and returns the state to resume from, or None.
 
     All ranks of the group must call this function; the other ranks wait until the first rank has read the checkpoint.
-    Groups without the chief resume from the parts that they have saved, and receive their model from servers or other
-    groups. If the checkpoint is of another model, UsageProblem is raised on all ranks of the chief's group.
+    Groups without the chief resume from the parts that they saved, and receive their model from servers or other
+    groups. If the checkpoint belongs to another model, UsageProblem is raised on all ranks of the chief's group.
 
     Args:
         sharded: The object that loads the model and the state of `optimizer`, if they are sharded over the ranks.
@@ -243,7 +243,7 @@ def _newest(
 
 
 def _newest_part(root: Path, who: str) -> dict[str, Any] | None:
-    """Returns the newest readable part that `who` has saved, or None if there is none."""
+    """Returns the newest readable part that `who` saved, or None if there is none."""
     for step in files.part_steps(root, who):
         part: dict[str, Any] | None = files.read_part(root, who, step)
         if part is not None:

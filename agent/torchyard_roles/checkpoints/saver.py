@@ -75,7 +75,7 @@ class CheckpointSaver:
         """The models of further distribute() calls."""
         self.loaders: list[ShareLoader] = []
         self.active = 0
-        """The index of the loader that was last asked for a batch."""
+        """The index of the loader from which a batch was last requested."""
         self._strategy = strategy
         self._kind = environment.strategy
         self._run = environment.run_id
@@ -96,7 +96,7 @@ class CheckpointSaver:
         self._saved_at = time.monotonic()
         self._began = (time.monotonic(), 0)
         self._continues = True
-        """Whether training continues after the save, for messages."""
+        """Whether training continues after the save. Messages contain this."""
         self._later_part: Callable[[], None] | None = None
         """Writes this rank's part of a sharded save."""
         self._writer: threading.Thread | None = None
@@ -117,7 +117,7 @@ class CheckpointSaver:
     def start(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fingerprint: dict[str, Any], step: int
     ) -> None:
-        """Sets the objects to save. `step` counts as saved already."""
+        """Sets the objects to save. `step` is considered already saved."""
         self._model, self._optimizer, self._fingerprint = model, optimizer, fingerprint
         self._saved = step
         self._saved_at = time.monotonic()
@@ -171,10 +171,10 @@ class CheckpointSaver:
             anew: Whether to save the step again, even if it is already saved, because the model has changed.
 
         Returns:
-            False if the save has failed, which the chief logs. wait() returns the result of a save by a thread.
+            False if the save failed, which the chief logs. wait() returns the result of a save by a thread.
 
         Raises:
-            RolesError: An exchange in progress has failed. This is not raised if `last` is True.
+            RolesError: An exchange in progress failed. Not raised if `last` is True.
         """
         if step == self._saved and not anew:
             return self._settle(step, final=final) if last else True
@@ -286,7 +286,7 @@ class CheckpointSaver:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def wait(self) -> bool:
-        """Waits until the writing thread has ended, and returns False if the last checkpoint could not be written.
+        """Waits until the writing thread has finished, and returns False if the last checkpoint could not be written.
 
         The result is also True if only a part could not be written.
         """
@@ -381,7 +381,7 @@ class CheckpointSaver:
         assert self._optimizer is not None
         try:
             state |= training_state.of_script(self.stateful, self._optimizer)
-        except UsageProblem as problem:  # The script has set a value that cannot be saved.
+        except UsageProblem as problem:  # The script set a value that cannot be saved.
             log(f"{self.who} keeps less of step {step} than it needs to resume alone: {problem.message}")
         if at_once:
             self._write_part(step, state, kept)

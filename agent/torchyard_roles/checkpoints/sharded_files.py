@@ -1,9 +1,9 @@
 """Files of sharded models in a checkpoint's folder, in the format of torch.distributed.checkpoint (DCP).
 
     .metadata         names, shapes and places of all tensors
-    __0_0.distcp …    the parts that each rank has written
+    __0_0.distcp …    the part that each rank wrote
 
-Tensors are named `model.<name>` and `optimizer.state.<number>.<name>`; with several optimizers
+Tensors are named `model.<name>` and `optimizer.state.<number>.<name>` or, with several optimizers,
 `optimizer.optimizers.<number>.state.…`. DCP unpickles .metadata, which could run code, so the file is read with an
 unpickler that allows only the classes that DCP's metadata contains.
 """

@@ -24,8 +24,8 @@ class ShardedSaving:
 
     A save in the background hardly delays training: a thread copies the values during the next backward pass, and then
     writes the copies. This is safe because scripts do not change parameters or optimizer state between the end of a
-    training forward pass and the end of its backward pass, and the backward pass waits for the copying. The memory of
-    the copies is reused by the next save.
+    training forward pass and the end of its backward pass, and because the end of the backward pass waits until the
+    values are copied. The memory of the copies is reused by the next save.
 
     Args:
         mesh: The mesh of the sharded parameters.
@@ -131,7 +131,7 @@ class ShardedSaving:
         write()
 
     def write(self, folder: Path, tensors: dict[str, Any]) -> None:
-        """Writes the tensors that copy() has returned into a folder that all ranks share.
+        """Writes the tensors that copy() returned into a folder that all ranks share.
 
         Raises CheckpointException if a rank cannot write its part.
         """

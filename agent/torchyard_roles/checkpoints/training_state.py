@@ -19,7 +19,7 @@ from torchyard_roles.errors import UsageProblem
 def random_state(device: torch.device) -> dict[str, Any]:
     """Returns the states of the random generators of torch (also of the GPU `device`), Python and numpy.
 
-    numpy is left out if it is not imported.
+    The state of numpy is omitted if numpy is not imported.
     """
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if device.type == "cuda":
@@ -32,7 +32,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restores a state that random_state() has returned.
+    """Restores a state that random_state() returned.
 
     A GPU's state is ignored if `device` is of a different type.
     """

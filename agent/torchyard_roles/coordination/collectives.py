@@ -48,8 +48,8 @@ class Collectives:
         meet: Returns the run's join store, or None if there is none.
         resuming: Returns whether the script has not yet reached the point at which it resumes.
         members: The connections of a group that continues without lost workers.
-        catching_up: Returns whether this process has returned after its loss and repeats the script's code at the end
-            of finished epochs. A collective call then returns the result for this process alone.
+        catching_up: Returns whether this process has returned after its loss and is repeating the script's code at the
+            end of finished epochs. A collective call then returns the result for this process alone.
     """
 
     def __init__(
@@ -158,8 +158,8 @@ class Collectives:
         is_up = dist.is_available() and dist.is_initialized()
         if is_up and dist.get_world_size() == environment.world_size:
             if meetings is not None:
-                # An exchange through the join store detects trainers that have ended. torch would wait half an hour for
-                # them.
+                # An exchange through the join store detects trainers that have exited. torch would wait half an hour
+                # for them.
                 meetings.exchange(b"", "", what)
             return _World(environment, dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_WITHIN_S)))
         if meetings is not None:
@@ -266,7 +266,7 @@ def _site(what: str) -> str:
             lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
             break  # Stack frames outside the script may differ between ranks.
-        frame = frame.f_back  # type: ignore[assignment]  # f_back may be None, and the loop ends then.
+        frame = frame.f_back  # type: ignore[assignment]  # If f_back is None, the loop ends.
     return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
 
 

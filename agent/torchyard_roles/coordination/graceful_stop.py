@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""How many seconds to wait at most for all ranks to publish their steps. Only a rank that has ended fails to do so."""
+"""Longest time in seconds to wait for all ranks to publish their steps. Only a rank that has exited fails to do so."""
 ECHO_S = 0.5
 """Time in seconds for which a second SIGTERM is ignored, since some programs signal a process and then its group."""
 EXPECTED_S = 1.0
@@ -46,7 +46,7 @@ class GracefulStop:
             ranks.
         stop_file: The path of a file that exists if the run is being stopped. If the file does not exist, SIGTERM ends
             only this rank, and the others detect its loss. If the path is empty, every SIGTERM stops the run.
-        patience_s: Time in seconds after SIGTERM in which the file may still appear. A scheduler signals ranks and
+        patience_s: Time in seconds after SIGTERM within which the file may still appear. A scheduler signals ranks and
             keepers at the same time; the keepers then write the file, and signal the ranks again.
 
     Attributes:
@@ -83,8 +83,8 @@ class GracefulStop:
         """Begins to handle SIGTERM. `step` is the number of finished steps.
 
         Returns:
-            False if the script has its own handler, or if the calling thread is not the main thread, which alone may
-            set a handler.
+            False if the script has its own handler, or if the calling thread is not the main thread. Only the main
+            thread may set a handler.
         """
         self._begun = step
         if threading.current_thread() is not threading.main_thread():
@@ -122,7 +122,7 @@ class GracefulStop:
         """Returns whether training may continue after `step`. If not, all ranks stop after this step.
 
         If a stop is requested, waits until the ranks have determined the last step. `begin` is False if the caller does
-        not begin a step now.
+        not begin a step immediately afterwards.
         """
         with self._changed:
             while self._requested and self._after is None:
@@ -212,7 +212,7 @@ class GracefulStop:
             self._changed.notify_all()
 
     def _is_stopped(self) -> bool:
-        """Returns whether the stop file exists, or appears within the time for it."""
+        """Returns whether the stop file exists or appears in time."""
         deadline = time.monotonic() + self._patience_s
         while not Path(self._stop_file).exists():
             if time.monotonic() >= deadline:

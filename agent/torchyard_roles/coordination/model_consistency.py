@@ -1,8 +1,8 @@
 """Compares the models and optimizers of all trainers through the join store, before training.
 
 Each trainer describes its model and optimizer in lines of `name: description`. The chief publishes its description, and
-the others compare their own descriptions with it. A worker whose description differs reports the difference and ends. A
-gang begins to train only if the descriptions of all its ranks are equal.
+the others compare their own descriptions with it. A worker whose description differs reports the difference and exits.
+A gang begins to train only if the descriptions of all its ranks are equal.
 """
 
 from __future__ import annotations
@@ -93,12 +93,13 @@ def agree(
     if environment.rank is None:
         raise ValueError("only trainers are compared")
     by = time.monotonic() + within_s
-    # In synchronous strategies all trainers restart together, so each generation compares its descriptions anew.
+    # In synchronous strategies all trainers restart together, so each generation repeats the comparison.
     scope = f"agree/trainers/{environment.generation}" if environment.gang == "trainers" else "agree/run"
     if number:
         scope += f"/call-{number}"
     if environment.attempt:
-        # The other trainers made the comparison earlier. A returning chief uses the description that it published then.
+        # The other trainers made the comparison earlier. A returning chief uses the description that it published at
+        # that time.
         _compare(store, scope, environment, fingerprint, by, within_s)
         return
     if environment.rank == 0:

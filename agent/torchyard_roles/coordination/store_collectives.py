@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 MEET_WITHIN_S = 1800.0
-"""Longest time in seconds between the first and the last trainer's call, as in torch. Groups may restart meanwhile."""
+"""Longest time in seconds between the first and the last trainer's call, as in torch. Groups may restart in between."""
 LOOK_EVERY_S = 0.5
-"""Interval in seconds at which a waiting rank checks whether missing ranks have ended."""
+"""Interval in seconds at which a waiting rank checks whether missing ranks have exited."""
 PIECE = 48 * 1024
 """The number of bytes of a value that are stored at one key."""
 LARGEST = 16 * 1024 * 1024
@@ -70,7 +70,7 @@ class StoreCollectives:
             resuming: Whether the script has not yet reached the point at which it resumes.
 
         Raises:
-            PeerLost: A trainer has ended before it made this call.
+            PeerLost: A trainer ended before it made this call.
             StoreTimeout: A trainer did not make the call in time.
             StoreLost: The store cannot be reached.
             UsageProblem: The value is too large.
@@ -165,7 +165,7 @@ class StoreCollectives:
         return values
 
     def _value(self, place: tuple[int, int, int, int]) -> tuple[str, bytes]:
-        """Returns the site and the value that a rank has stored."""
+        """Returns the site and the value that a rank stored."""
         head, _, value = self._store.get(self._key(*place), MEET_WITHIN_S).partition(b"\n")
         pieces, _, site = head.decode().partition(" ")
         rest = [self._store.get(self._key(*place, piece), MEET_WITHIN_S) for piece in range(1, int(pieces))]

@@ -61,7 +61,7 @@ class Staging:
 
     @contextmanager
     def _on_streams(self) -> Iterator[None]:
-        """Runs the GPU copies of a `with` block in this object's streams, after the fence, and waits for their end."""
+        """Runs the GPU copies of a `with` block in this object's streams after the fence, and waits for them."""
         with ExitStack() as entered:
             fences = self._fences
             for stream, fence in fences:
@@ -193,7 +193,7 @@ class PackedTensors:
         return torch.cat([one.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for one in self._tensors])
 
     def unpack(self, row: torch.Tensor) -> None:
-        """Fills the tensors with the packed values that another process has sent."""
+        """Fills the tensors with packed values from another process."""
         start = 0
         for tensor in self._tensors:
             size = tensor.numel() * tensor.element_size()

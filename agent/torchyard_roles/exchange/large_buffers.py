@@ -1,7 +1,7 @@
 """Tensors in huge pages, for values that are exchanged as a whole.
 
-New memory of the usual kind is mapped page by page, at 4 KiB each, when it is first written. For 60 MB this takes
-longer than copying the values, and every later pass over them is slower too.
+Ordinary memory is mapped in pages of 4 KiB, each when it is first written. For 60 MB, this mapping takes longer than
+copying the values, and every later pass over the values is slower too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 import torch
 
 LARGE_BYTES = 4 * 1024 * 1024
-"""Smallest size of a tensor that gets huge pages, which have 2 MiB."""
+"""Smallest size in bytes of a tensor that gets huge pages (of 2 MiB each)."""
 
 
 def zeros(elements: int, dtype: torch.dtype) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """The listening side of connections: accepts, authenticates and counts clients.
 
-Any process on the data network can connect. The number of connections that are not authenticated yet is limited to
-UNAUTHENTICATED, so they cannot exhaust the file descriptors. A failed accept() may be repeated. Refused clients are
-counted, and logged at most once a minute.
+Any process on the data network can connect. The number of connections that are not yet authenticated is limited to
+UNAUTHENTICATED, so that they cannot exhaust the file descriptors. The caller may repeat a failed accept(). Refused
+clients are counted, and logged at most once a minute.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Admission:
 
 
 class Connections:
-    """The open connections of a server, with the number of bytes they have transferred. All methods are thread-safe."""
+    """The open connections of a server, with the number of bytes they transferred. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -117,7 +117,7 @@ class Layout:
     ) -> tuple[Layout, list[torch.nn.Parameter]]:
         """Returns the layout of a model, and the model's parameters in the order of the layout.
 
-        A shared parameter is counted once. Frozen parameters, and parameters that no optimizer trains, are left out.
+        A shared parameter is counted once. Frozen parameters, and parameters that no optimizer trains, are omitted.
         Raises UsageProblem if the optimizer trains tensors that are not parameters of the model.
         """
         group_of = {id(held): number for number, group in enumerate(optimizer.param_groups) for held in group["params"]}
@@ -261,7 +261,7 @@ class Layout:
         return cls(entries, whole)
 
     def difference(self, other: Layout) -> str:
-        """Returns how another layout differs, or "" if both are equal.
+        """Returns how another layout differs from this one, or "" if both are equal.
 
         The text is a clause whose subject "it" is the other layout.
         """

@@ -1,8 +1,8 @@
-"""Copies between the CPU and a GPU through pinned memory, in a CUDA stream of their own.
+"""Copies between the CPU and a GPU through pinned memory, in a separate CUDA stream.
 
 A large tensor is copied in pieces through two pinned buffers: while the GPU copies one piece, the CPU copies the other
 one. The copies are therefore as fast as pinned memory permits, although they need little of it. Kernels of other
-streams run meanwhile.
+streams run at the same time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 PIECE_BYTES = 32 * 1024 * 1024
-"""The size of each of the two pinned buffers."""
+"""The size in bytes of each of the two pinned buffers."""
 
 _created: dict[torch.device, PinnedCopies] = {}
 _creating = threading.Lock()
 
 
 class PinnedCopies:
-    """The copies from and to one device. Any thread may call the methods; one thread at a time copies.
+    """The copies from and to one device. Any thread may call the methods, but only one thread copies at a time.
 
     If the device is the CPU, as in tests, the same pieces are copied without a stream.
     """
@@ -36,7 +36,7 @@ class PinnedCopies:
         self._buffers = [torch.empty(piece_bytes, dtype=torch.uint8, device="cpu", pin_memory=is_gpu) for _ in range(2)]
 
     def fence(self) -> Any:
-        """Returns an event after all GPU work that the calling thread has issued so far; None on the CPU."""
+        """Returns an event that follows all GPU work issued by the calling thread so far, or None on the CPU."""
         if self._stream is None:
             return None
         event = torch.cuda.Event()
@@ -48,7 +48,7 @@ class PinnedCopies:
 
         Args:
             pairs: Pairs of (target, source), whose dtypes may differ.
-            fence: A result of fence(). The sources are copied after it. The default is a new fence.
+            fence: A result of fence(). The sources are copied after this event. The default is a new fence.
         """
         fence = self.fence() if fence is None else fence
         with self._lock, self._in_stream(fence):
@@ -85,7 +85,10 @@ class PinnedCopies:
         return copied
 
     def used(self, copied: torch.Tensor) -> None:
-        """Lets the calling thread's current stream use a result of to_device(). The result may be freed afterwards."""
+        """Makes the calling thread's current stream the user of a result of to_device().
+
+        The result may be freed afterwards.
+        """
         if self._stream is not None:
             copied.record_stream(torch.cuda.current_stream(self.device))
 

@@ -13,7 +13,7 @@ PROBES = 3
 
 
 def tune(sock: socket.socket, dead_after_s: int) -> None:
-    """Makes a socket send small messages at once, and detect a dead peer within about `dead_after_s` seconds.
+    """Makes a socket send small messages immediately, and detect a dead peer within about `dead_after_s` seconds.
 
     An idle connection is probed, and a connection with unacknowledged data times out. The kernel chooses the sizes of
     the buffers: fixed sizes did not increase the throughput on loopback, and on slow links large buffers delay later
@@ -51,9 +51,9 @@ def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> 
 
 
 def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
-    """Reads exactly `size` bytes, until the time `by` of the monotonic clock.
+    """Reads exactly `size` bytes. Raises an error if this is not possible before `deadline` on the monotonic clock.
 
-    If `by` is 0, the socket's timeout applies instead.
+    If `deadline` is 0, the socket's timeout applies instead.
     """
     buffer = bytearray(size)
     view, done = memoryview(buffer), 0

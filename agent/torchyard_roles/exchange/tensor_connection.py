@@ -81,7 +81,7 @@ def listen_at(peer: Peer) -> socket.socket:
 class Connection:
     """One end of a connection. Any thread may send, but only one thread at a time may receive.
 
-    All methods except post() raise PeerLost if the peer has ended or the connection is closed, and ProtocolError if a
+    All methods except post() raise PeerLost if the peer has exited or the connection is closed, and ProtocolError if a
     message is invalid. `sent_bytes` and `received_bytes` include headers, but neither the handshake nor the overhead of
     TCP.
     """
@@ -99,7 +99,7 @@ class Connection:
         """Unsent parts of posted messages, each with the tensor that owns their memory."""
         self._sender: threading.Thread | None = None
         self._early: list[tuple[dict[str, Any], torch.Tensor | None]] | None = None
-        """Messages that were posted before answer(); they are sealed when they are sent."""
+        """Messages that were posted before answer(). They are sealed when they are sent."""
         self._ahead = memoryview(bytearray(AHEAD))
         self._ahead_start = self._ahead_end = 0
         self._filling: memoryview | None = None  # The part of the receiving tensor that is not filled yet.
@@ -112,9 +112,8 @@ class Connection:
     ) -> tuple[Connection, dict[str, Any]]:
         """Connects to `peer`, and returns the connection and the answer to the introduction.
 
-        The introduction should contain this process's "name". Attempts are repeated while the peer does not listen.
-        PeerLost is raised after the deadline. Raises ProtocolError if the listener has another key or refuses the
-        introduction.
+        The introduction should contain this process's "name". Attempts are repeated until the peer is listening. Raises
+        PeerLost after the deadline, and ProtocolError if the listener has another key or refuses the introduction.
         """
         deadline = time.monotonic() + deadline_s
         pause = FIRST_PAUSE_S
@@ -191,9 +190,9 @@ class Connection:
         return connection, introduction
 
     def answer(self, answer: dict[str, Any]) -> None:
-        """Accepts the client, whose connect() then returns `header`.
+        """Accepts the client, whose connect() then returns `answer`.
 
-        Messages that were posted earlier are sent after it.
+        Messages that were posted earlier are sent after the answer.
         """
         with self._sending:
             self._send_now(answer, None)
@@ -295,7 +294,7 @@ class Connection:
         return self._receive(0)
 
     def receive_now(self) -> dict[str, Any] | None:
-        """Receives the next header without waiting. Returns None if the header is not complete yet."""
+        """Receives the next header without waiting. Returns None if the header is not yet complete."""
         try:
             return self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -388,8 +387,8 @@ class Connection:
 
         Must precede close() if the peer may be sending.
 
-        Closing a connection that has unread bytes resets it, and the peer may then lose the data that was sent to it
-        last.
+        Closing a connection that has unread bytes resets it, and the peer may then lose the data that was last sent to
+        it.
         """
         scratch = bytearray(1 << 20)
         deadline = time.monotonic() + DRAIN_S
@@ -459,8 +458,8 @@ class Connection:
     def close(self) -> None:
         """Shuts the connection down, and closes the descriptor once no thread is sending. May be called repeatedly.
 
-        Only the receiving thread may call this method, unless it has ended: the number of a closed descriptor is
-        reused, so a thread that still receives could read from another connection.
+        Only the receiving thread may call this method, unless this thread has ended. The number of a closed descriptor
+        is reused, so a thread that is still receiving could read from another connection.
         """
         self.cut()
         with self._sending:

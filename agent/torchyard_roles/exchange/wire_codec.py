@@ -57,7 +57,7 @@ class WireCodec:
         return slice(min(blocks * number // of * step, elements), min(blocks * (number + 1) // of * step, elements))
 
     def messages(self, elements: slice) -> list[slice]:
-        """Divides a share of cut() into the elements of its messages."""
+        """Divides a range returned by cut() into one range for each message."""
         starts = range(elements.start, elements.stop, MESSAGE_ELEMENTS)
         return [slice(start, min(start + MESSAGE_ELEMENTS, elements.stop)) for start in starts]
 

@@ -16,7 +16,7 @@ VARIABLE = "TORCHYARD_PROFILE"
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the script. Raises SystemExit with a message if it ends before a step was measured."""
+    """Runs the script. Raises SystemExit with a message if the script ends before a step was measured."""
     file, *rest = arguments
     path = str(Path(os.environ.get("TORCHYARD_RUN_DIR", "")) / file)
     os.environ[VARIABLE] = path
@@ -58,7 +58,7 @@ def _watch_optimizers(path: str) -> None:
 
 
 def _end(path: str) -> None:
-    """Writes the measurements of a script that has ended by itself."""
+    """Writes the measurements of a script that ended by itself."""
     from torchyard_roles.profiling.step_recorder import recorder_for
 
     recorder_for(path).write()

@@ -1,16 +1,16 @@
 """Measures the parts of a script's steps in one process, and writes them to a JSON file.
 
 The variable TORCHYARD_PROFILE names the file. A process with this variable trains alone, measures its steps, writes the
-file and exits with code 0 once it has measured enough. The exit runs no further code of the script, since the script
-could otherwise save a model that is hardly trained.
+file and exits with code 0 once it has measured enough. No further code of the script runs at the exit, because the
+script could otherwise save a model that is hardly trained.
 
 A *part* of a step is `forward` (up to the first gradient, including the loss), `backward` (up to the last gradient),
 `optimizer`, or `other` (loading data and the rest of the loop). On a GPU the parts end with a synchronization, so they
 may be slightly longer than without measurement.
 
-A script that calls `distribute()` is measured by parts, and with two or three batch sizes if it uses `cluster.loader`:
-the later steps get the first half and the first quarter of each batch. Of other scripts the steps and the optimizer are
-measured as a black box (`script_runner`).
+A script that calls `distribute()` is measured by parts. If it uses `cluster.loader`, it is measured with two or three
+batch sizes: later steps get only the first half or the first quarter of each batch. Other scripts are measured as a
+black box, by whole steps and the optimizer's part (`script_runner`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchyard_roles.model_optimizer_pairs import Pairs
 
 WARM_UP = 3
-"""Number of first steps of each batch size that are not measured."""
+"""Number of steps at the beginning of each batch size that are not measured."""
 FEWEST, MOST = 5, 60
 """Smallest and largest number of measured steps of a batch size."""
 ENOUGH_S = 6.0
@@ -41,13 +41,13 @@ LIMIT_S = 45.0
 """Time in seconds from the first step to the exit. The file then contains what has been measured."""
 SMALLEST_BATCH = 2
 MOST_GRADIENTS = 400
-"""Largest number of gradients in the file; neighbouring ones are joined if there are more."""
+"""Largest number of gradients in the file. If there are more, neighbouring gradients are combined."""
 COPY_BYTES = 32 * 1024 * 1024
 PARTS = ("step", "forward", "backward", "optimizer", "other")
 
 
 class StepRecorder:
-    """The measurement of one process. `recorder_for` returns the instance of a file."""
+    """The measurement of one process. `recorder_for` returns the instance for a file."""
 
     def __init__(self, file: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self._file = file
@@ -63,13 +63,13 @@ class StepRecorder:
         self._last_gradient: float | None = None
         self._spent = dict.fromkeys(PARTS, 0.0)
         self._ready: list[tuple[int, Any]] = []
-        """Parameters (by ID) and times or GPU events of their gradients in the current backward pass."""
+        """Parameter IDs, with the times or GPU events at which their gradients became ready in this backward pass."""
         self._backward_event: Any = None
         self._ready_s: dict[int, list[float]] = {}
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._optimizers: dict[int, Any] = {}
         self._batch: int | None = None
-        """Samples of the current step's batch; None without `cluster.loader`."""
+        """Number of samples in the current step's batch, or None if the script does not use `cluster.loader`."""
         self._division = 1
         self._largest: int | None = None
         self._skipped = 0
@@ -167,7 +167,7 @@ class StepRecorder:
         self._keep_size()
         largest = self._largest or 0
         self._division *= 2
-        # A third of the time is left for the smaller sizes.
+        # The last third of the time is reserved for the smaller batch sizes.
         late = self._began is not None and now - self._began > LIMIT_S * 2 / 3
         if self.is_black_box or self._division > 4 or largest // self._division < SMALLEST_BATCH or late:
             self.finish()
@@ -210,15 +210,15 @@ class StepRecorder:
                 self._spent["forward"] += self._backward_began - self._forward_began
 
     def _at_gradient(self, key: int, _: Any) -> None:
-        if self._backward_began is None:  # The model returned no tensor, so that the beginning is not known.
+        if self._backward_began is None:  # The model returned no tensor, so the beginning is unknown.
             self._at_backward()
         self._last_gradient = self._clock()
-        # The times of the largest batch are kept.
+        # The file contains the times of the largest batch size.
         if not self._sizes:
             self._ready.append((key, self._event() or self._last_gradient))
 
     def _end_pass(self) -> None:
-        """Adds the time of the last backward pass, which is known once something else begins."""
+        """Adds the time of the last backward pass. Its end is known only when another part of the step begins."""
         if self._backward_began is None or self._last_gradient is None:
             return
         if self._is_cuda and self._ready:
@@ -299,7 +299,7 @@ class StepRecorder:
         }
 
     def _gradients(self) -> list[dict[str, float]]:
-        """Returns sizes and mean times of the gradients in the order in which they are ready."""
+        """Returns the sizes and mean times of the gradients, in the order in which they become ready."""
         order = sorted(self._ready_s, key=lambda key: fmean(self._ready_s[key]))
         single = [(_size(self._parameters[key]), fmean(self._ready_s[key])) for key in order]
         most = max(1, -(-len(single) // MOST_GRADIENTS))
@@ -316,7 +316,7 @@ class StepRecorder:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def _copy_rates(self) -> dict[str, float]:
-        """Returns rates of copies in bytes per second: in memory, and between GPU and memory if there is a GPU."""
+        """Returns copy rates in bytes per second: within memory and, if there is a GPU, between GPU and memory."""
         import torch
 
         source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device="cpu")
@@ -343,7 +343,7 @@ _recorders: dict[str, StepRecorder] = {}
 
 
 def recorder_for(file: str) -> StepRecorder:
-    """Returns the recorder of a file, which is created at the first call."""
+    """Returns the recorder for a file, which is created by the first call."""
     if file not in _recorders:
         _recorders[file] = StepRecorder(file)
     return _recorders[file]
