@@ -145,7 +145,7 @@ class Strategy(ABC):
         return {}
 
     def load_exchange_state(self, state: dict[str, Any], step: int) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Sets the state that exchange_state() has returned on another worker after the step `step`."""
+        """Sets the state that exchange_state() returned on another worker after the step `step`."""
 
     def want_save(self) -> None:  # noqa: B027  # By default, this method does nothing.
         """Requests a save of a sharded model. Called on the chief if `sharded_saving` is set."""

@@ -52,7 +52,7 @@ class FiniteGradients:
     def check(self) -> None:
         """Waits for the GPU's result for the last step.
 
-        If it is not finite, this and all later calls raise NotFinite.
+        If the gradients were not finite, this and all later calls raise NotFinite.
         """
         if self._late is not None:
             step, flag, ready = self._late

@@ -24,7 +24,10 @@ class GlooGroup:
     """
 
     is_joining = False
-    """Whether this rank has returned after its loss and is not a member yet. It may not call other methods then."""
+    """Whether this rank has returned after its loss and is not yet a member.
+
+    Until then, it must not call other methods.
+    """
 
     def __init__(self) -> None:
         self._group: Any = dist.new_group(backend="gloo")

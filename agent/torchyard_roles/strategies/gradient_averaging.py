@@ -78,7 +78,7 @@ class GradientAverager:
     ) -> None:
         self._noise = noise or GradientNoise(1)
         self._step_passes = 0
-        """Exchanged backward passes of the last step."""
+        """Number of exchanged backward passes in the last step."""
         self._device = device
         self._average_of = average_of
         self._factor = factor
@@ -88,7 +88,7 @@ class GradientAverager:
         self._sections: list[Section] = []
         self._entries: list[Entry] = []
         self._entry_of: dict[int, Entry] = {}
-        """By the ID of the parameter, which its entry keeps alive."""
+        """Entries by the ID of their parameter. An entry keeps its parameter alive, so the ID is not reused."""
         self._optimizers: list[Any] = []
         self._buffers = SyncedBuffers()
         self._frozen: list[Entry] = []
@@ -99,12 +99,12 @@ class GradientAverager:
         self._round = 0
         self._steps = 0
         self._passes = 0
-        """Backward passes since the last optimizer step."""
+        """Number of backward passes since the last optimizer step."""
         self._all_passes = 0
         self._wants_check = False
         self._waited_s = 0.0
         self._met_s = 0.0
-        """Seconds in which the current exchange has waited for the other ranks' messages."""
+        """Time in seconds for which the current exchange has waited for the other ranks' messages."""
         self._exchanged_s = 0.0
         self._events: list[tuple[Any, Any]] = []
         self._closed = False
@@ -115,7 +115,7 @@ class GradientAverager:
             self._is_uniform = most == -negative
 
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Sets parameters and buffers to the first rank's values, and begins to average the gradients."""
+        """Sets parameters and buffers to the first rank's values, and installs the hooks that average the gradients."""
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         registered = len(self._entries)
         self._optimizers.append(optimizer)
@@ -310,12 +310,12 @@ class GradientAverager:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Sets a state that another rank's state() has returned.
+        """Sets a state that another rank's state() returned.
 
         Parameters and buffers must already be those of that rank.
 
         Raises:
-            UsageProblem: The other rank has different parameters, because its script has added some during training.
+            UsageProblem: The other rank has different parameters, because its script added some during training.
         """
         if state["parameters"] != len(self._entries) or len(state["sections"]) != len(self._sections):
             raise UsageProblem(
@@ -333,12 +333,12 @@ class GradientAverager:
         self._buffers.note()
 
     def note_samples(self, samples: int) -> None:
-        """Takes the number of samples that this rank has used, at the boundary after a step."""
+        """Records the number of samples that this rank has used. Called at the boundary after a step."""
         self._noise.step(samples, self._step_passes)
 
     @property
     def noise_scale(self) -> float | None:
-        """The gradient noise scale in samples, or None while it is not known."""
+        """The gradient noise scale in samples, or None if it is not yet known."""
         return self._noise.scale
 
     def want_check(self) -> None:

@@ -26,7 +26,7 @@ class Entry:
 
     Attributes:
         fired: Whether the parameter's gradient was accumulated since the last exchange.
-        sparse: Whether the parameter's gradient has been sparse.
+        sparse: Whether the parameter ever had a sparse gradient.
     """
 
     __slots__ = ("bucket", "fired", "handle", "name", "number", "parameter", "sparse")
@@ -51,14 +51,14 @@ class Bucket:
         self.section = section
         self.entries = entries
         self.is_sparse = entries[0].sparse
-        """Whether gradients of the bucket were sparse before. Such gradients are not sent as one flat tensor."""
+        """Whether gradients of the bucket were sparse earlier. Such gradients are not sent as one flat tensor."""
         self.number = 0
         self.views: list[torch.Tensor] = []
         self._flat: torch.Tensor | None = None
         self.fired = 0
         """The number of parameters with a gradient in this pass."""
         self.touched = False
-        """Whether the bucket has gradients that are not averaged yet."""
+        """Whether the bucket has gradients that have not been averaged."""
         self.late = False
         """Whether gradients were accumulated after the bucket was sent."""
         self.wait: Callable[[], object] | None = None
@@ -123,7 +123,7 @@ class Section:
         self.buckets: list[Bucket] = []
         self._bucket_bytes = bucket_bytes
         self._next = 0
-        """The first bucket that is not sent yet in this pass."""
+        """The first bucket that has not been sent in this pass."""
         self.arrange(list(reversed(entries)))
 
     def arrange(self, entries: Sequence[Entry]) -> None:

@@ -1,10 +1,10 @@
 """The gradient noise scale of a data-parallel run, estimated from norms of this rank's and of the averaged gradients.
 
 The noise scale B = S/|G|² is the ratio of the gradients' variance for one sample to their squared length. Global
-batches that are much larger hardly reduce the number of steps; with a batch of B, training takes twice the fewest steps
-and twice the fewest samples. With a rank's batch b and the global batch N·b, two norms give unbiased estimates of |G|²
-and S (McCandlish et al. 2018, An Empirical Model of Large-Batch Training, appendix A.1). Both are noisy, so moving
-averages are divided.
+batches that are much larger than B hardly reduce the number of steps. With a batch of B, training takes twice the
+minimum number of steps, and twice the minimum number of samples. With a rank's batch b and the global batch N·b, two
+norms give unbiased estimates of |G|² and S (McCandlish et al. 2018, An Empirical Model of Large-Batch Training,
+appendix A.1). Both are noisy, so B is the ratio of their moving averages.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import math
 import torch
 
 EVERY = 16
-"""Number of backward passes of which one is measured, so that the norms cost little."""
+"""One of this many backward passes is measured, so that the norms cost little."""
 DECAY = 0.95
 """Weight of the earlier estimates in the moving averages."""
 FEWEST = 5
-"""Number of estimates before a noise scale is reported."""
+"""Smallest number of estimates from which a noise scale is reported."""
 
 
 class GradientNoise:
@@ -35,9 +35,9 @@ class GradientNoise:
         self._own: list[torch.Tensor] = []
         self._mean: list[torch.Tensor] = []
         self._waiting: tuple[torch.Tensor, torch.Tensor] | None = None
-        """Squared norms of the pass in this step: of this rank's gradients, and of the average."""
+        """The squared norms of this rank's gradients and of the average, in this step's backward pass."""
         self._pending: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-        """Squared norms and batch sizes that are not read yet, since reading waits for a GPU."""
+        """Squared norms and batch sizes that have not been read yet, because reading waits for the GPU."""
         self._samples = 0
         self._square = self._variance = 0.0
         """Moving averages of |G|² and S."""
@@ -51,7 +51,7 @@ class GradientNoise:
         self._mean.clear()
 
     def drop(self) -> None:
-        """Ends the measurement of this pass, such as for gradients that are exchanged twice."""
+        """Discards the measurement of this pass, for example because gradients are exchanged twice."""
         self._measures = False
 
     def add_own(self, flat: torch.Tensor, factor: float) -> None:
@@ -65,7 +65,10 @@ class GradientNoise:
             self._mean.append(_square(flat))
 
     def end(self) -> None:
-        """Ends a backward pass whose buckets were all averaged. A second pass in the same step drops both."""
+        """Ends a backward pass whose buckets were all averaged.
+
+        If a step has a second pass, both measurements are discarded.
+        """
         measures, self._measures = self._measures, False
         if not measures or len(self._own) != len(self._mean) or not self._own:
             return
@@ -75,7 +78,7 @@ class GradientNoise:
         """Ends an optimizer step.
 
         Args:
-            samples: The number of samples that this rank has used since its start; 0 if it is unknown.
+            samples: The number of samples that this rank has used since its start, or 0 if it is unknown.
             passes: The number of exchanged backward passes of this step.
         """
         batch, self._samples = samples - self._samples, samples
@@ -85,7 +88,7 @@ class GradientNoise:
 
     @property
     def scale(self) -> float | None:
-        """The noise scale in samples; None before there are enough estimates, or if they are too noisy."""
+        """The noise scale in samples, or None if there are too few estimates or they are too noisy."""
         pending, self._pending = self._pending, []
         for own, mean, batch in pending:
             self._add(float(own), float(mean), batch)

@@ -9,13 +9,13 @@ chief's group
    | <--- errors of the encodings                     |
    | seed: errors                               --->  |  after a restart
 
-The reducers of reduction_server add the chunks of a fixed set of ranks, unweighted, in the dtype of the gradients. Here
-groups have weights, send encoded values, and are lost and return; and an average counts for all groups or for none. So
-a reducer uses the messages and epochs of the groups' own exchange (`slice_server`, `round_state`), in which it takes
-the place of the groups as the owner of a slice.
+The reducers of reduction_server add the chunks of a fixed set of ranks, unweighted, in the dtype of the gradients. In
+DiLoCo, groups have weights, send encoded values, and may be lost and return, and an average counts for all groups or
+for none. Therefore a reducer uses the messages and epochs of the groups' own exchange (`slice_server`, `round_state`),
+in which it owns a slice in place of a group.
 
-A reducer keeps nothing between rounds but the errors of its encodings. If it is lost, the groups repeat the round
-without it; it returns at the end of a later round.
+Between rounds, a reducer keeps only the errors of its encodings. If it is lost, the groups repeat the round without it.
+It may return at the end of a later round.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class AveragingReducer(SliceServer):
             connection.receive_into(encoded)
             self._mailbox.deliver(own, encoded)
             self._average_due(epoch, members)
-        # Callers send nothing while they wait, so a readable connection has been closed.
+        # Callers send nothing while they wait, so a connection that is readable was closed.
         totals = self._mailbox.totals(epoch, len(messages), members, lambda: not is_readable(connection))
         connection.send({"abandoned": True} if totals is None else {"totals": list(totals)})
 
@@ -143,7 +143,7 @@ class AveragingReducer(SliceServer):
         """Averages the messages that all members have sent."""
         with self._averaging:
             while epoch == self._epoch and (parts := self._mailbox.due(epoch, members)) is not None:
-                if not self._averaged:  # The chief's group has contributed, and has sent the errors before that.
+                if not self._averaged:  # The chief's group has contributed, and sent the errors before that.
                     self._wire.begin_average(*self._slice)
                 message = self._messages[self._averaged]
                 average = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")
@@ -190,7 +190,7 @@ class Attendance:
         self._store.set(f"{REDUCER}/{self._number}", announcement.encoded())
 
     def look(self) -> bool:
-        """Announces the reducer again if the groups have considered it lost. Raises RolesError.
+        """Announces the reducer again if the groups consider it lost. Raises RolesError.
 
         Returns:
             Whether training has ended.
@@ -205,7 +205,7 @@ class Attendance:
 def serve(environment: Environment) -> None:
     """Runs this process as a reducer until training has ended. Raises RolesError.
 
-    After SIGTERM the process ends when no group is connected, since stopped groups still finish their round.
+    After SIGTERM the process exits when no group is connected, because stopped groups still finish their round.
     """
     reducers = [Peer(*each) for each in environment.peers.reducer]
     names = [each.name for each in reducers]

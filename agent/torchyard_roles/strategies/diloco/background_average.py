@@ -19,14 +19,14 @@ class BackgroundAverage:
         self._thread.start()
 
     def wait(self) -> Outcome:
-        """Waits until `call` has ended, and returns its result or raises its exception."""
+        """Waits until `call` has finished, and returns its result or raises its exception."""
         self._thread.join()
         if self._problem is not None:
             raise self._problem
         return self._outcome
 
     def abandon(self, within_s: float) -> None:
-        """Waits at most `within_s` seconds for the end of the thread.
+        """Waits at most `within_s` seconds for the thread to end.
 
         The caller must first close the connections of the exchange, which makes the thread end.
         """

@@ -1,7 +1,7 @@
 """The encoding of one group's parameter differences and averages, with feedback of encoding errors.
 
 A group adds the error of its last encoding to the values that it encodes next, so errors do not accumulate: the error
-of the sum over all rounds remains that of one encoding. The owner of a slice does the same for the averages of its
+of the sum over all rounds is only that of one encoding. The owner of a slice does the same for the averages of its
 slice. The errors of an attempt are used only if its round is committed.
 """
 
@@ -104,7 +104,7 @@ class ErrorFeedbackCodec:
         """Writes the encoded average of a message to `out`.
 
         Args:
-            contributions: The weight of each group, of which the sum is 1 or 0, and its encoded differences.
+            contributions: The weight of each group and its encoded differences. The sum of the weights is 1 or 0.
         """
         number, elements = message
         sums = torch.zeros(elements.stop - elements.start, dtype=self._flats[number].dtype, device="cpu")
@@ -143,7 +143,7 @@ class ErrorFeedbackCodec:
             self._average_errors = dict(average_errors)
 
     def forget(self) -> None:
-        """Forgets all encoding errors. Called when the outer parameters are replaced."""
+        """Discards all encoding errors. Called when the outer parameters are replaced."""
         self._errors, self._average_errors = {}, {}
 
     def state(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def divide(
     """Divides the trained parameters by modules into fragments of similar size in bytes.
 
     Modules are assigned in order: the first modules to one fragment each, and every further module to the fragment that
-    is smallest at this time. Each fragment therefore has modules from all parts of the model. There are at most as many
+    is then the smallest. Each fragment therefore has modules from all parts of the model. There are at most as many
     fragments as modules with trained parameters.
     """
     left = {id(each): each for each in trained}

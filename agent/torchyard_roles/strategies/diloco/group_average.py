@@ -4,7 +4,7 @@ Each member of a round owns a slice. It receives this slice of every other membe
 weighted average. With G members and M bytes of differences, a group sends 2M(G−1)/G bytes per round and receives as
 many. If there are reducers (`averaging_reducer`), each of them owns a slice instead, and a group sends and receives M
 bytes. Either all members apply the average of a round or none of them does (`round_state`): the round is committed in
-the join store when each member has received all slices. Members that are lost before the commit are left out of the
+the join store when each member has received all slices. Members that are lost before the commit are excluded from the
 next attempt. They return at the end of a later round, with the outer parameters θ and the momentum m of a current
 member.
 """
@@ -104,8 +104,10 @@ class GroupAverage:
         self._totals = Totals(0.0, 0.0, False)
         """The sums of the last complete attempt."""
         self.divergence = 0.0
-        """The distance of members' differences from their average in that round (root mean square), as a share of their
-        length: 0 if all groups move alike, 1 if the average is 0."""
+        """The relative distance of members' differences from their average in that round (root mean square).
+
+        It is 0 if all groups move alike, and 1 if the average is 0.
+        """
         self._taken_rest: torch.Tensor | None = None
         self._host_wait_s = host_wait_s
         self._process = ""
@@ -190,7 +192,7 @@ class GroupAverage:
             time.sleep(LOOK_EVERY_S)
 
     def unpack_rest(self) -> None:
-        """Loads frozen parameters and buffers that are not averaged into the model, if another group has sent them."""
+        """Loads frozen parameters and buffers that are not averaged into the model, if another group sent them."""
         if self._taken_rest is not None:
             self._rest.unpack(self._taken_rest)
             self._taken_rest = None
@@ -212,7 +214,7 @@ class GroupAverage:
             has_finished: Whether this group takes no further steps.
 
         Returns:
-            AVERAGED or POSTPONED, or if the other groups consider this group lost, REPLACED or ENDED.
+            AVERAGED or POSTPONED or, if the other groups consider this group lost, REPLACED or ENDED.
         """
         numbers = self._outer.numbers(fragment)
         encoded = self._wire.encode(numbers, differences)
@@ -378,7 +380,7 @@ class GroupAverage:
         return {number: (0, values) for number, values in enumerate(found)}
 
     def _seed_errors(self, state: RoundState) -> None:
-        """Gives the errors of a restored checkpoint to the reducers."""
+        """Sends the errors of a restored checkpoint to the reducers."""
         whole = self._outer.empty()
         for number, (start, values) in self._wire.average_errors.items():
             whole[number][start : start + values.numel()] = values
@@ -439,7 +441,7 @@ class GroupAverage:
         self._replace(state, after)
 
     def _joining_reducers(self, state: RoundState) -> dict[int, Announcement]:
-        """Returns the reducers that take part in no round yet and have announced a process that was never lost."""
+        """Returns the reducers that do not take part yet and have announced a process that was never lost."""
         found = {}
         for number in range(self._reducers):
             text = None if number in state.reducers else self._store.try_get(f"{REDUCER}/{number}")
@@ -511,7 +513,7 @@ class GroupAverage:
     def _take(self, state: RoundState) -> bool:
         """Loads the outer parameters and momentum of the current round from a member.
 
-        Returns whether one has sent them.
+        Returns whether a member sent them.
         """
         for group in sorted(state.members, key=lambda group: (group != state.source, group)):
             if group == self._group:

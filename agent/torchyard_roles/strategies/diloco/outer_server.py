@@ -11,8 +11,8 @@ group                                              server
    | pull: fragment                          --->    |
    | <--- θ                                          |  from each server
 
-The lead considers a group lost when the group's connection for `join` breaks. If a server is lost, the others end too,
-and keepers restart the trainers from their checkpoint with all servers.
+The lead considers a group lost when the group's connection for `join` breaks. If a server is lost, the others exit too,
+and keepers restart the trainers from their checkpoint together with all servers.
 """
 
 from __future__ import annotations
@@ -89,23 +89,23 @@ class OuterServer:
         self._host_wait_s = host_wait_s
         self._process = os.urandom(8).hex()
         self._slices: list[OuterSlice] = []
-        """The slice of each fragment; empty before the chief's group has given or restored them."""
+        """The slice of each fragment. Empty until the chief's group has sent or restored the slices."""
         self._connections = Connections()
         self._changed = threading.Condition()
-        """Guards the fields below; notified of each change."""
+        """Guards the fields below, and is notified of each change."""
         self._ends = False
         self._failure = ""
         self._lineage = ""
-        """The ID of the training; empty before the chief's group has begun or restored it."""
+        """The ID of the training. Empty until the chief's group has begun or restored the training."""
         self._pushed: list[dict[int, int]] = []
         self._pending: list[list[Push]] = []
         """The last base of each group and the pushes of the open round, by fragment, from the restored checkpoint."""
         self._rest: torch.Tensor | None = None
         """Frozen parameters and buffers that are not averaged, on the lead."""
         self._shapes: list[list[Any]] = []
-        """The whole model's flat tensors, which all groups must have."""
+        """The sizes and dtypes of the whole model's flat tensors, which must be the same in all groups."""
         self._rounds: FragmentRounds | None = None
-        """The rounds; set on the lead once the groups may train."""
+        """The rounds. Set only on the lead, once the groups may train."""
         self._followers: FollowerConnections | None = None
         self._present: dict[int, str] = {}
         """The process of each group that has joined and is not lost."""
@@ -135,7 +135,7 @@ class OuterServer:
             self._changed.notify_all()
 
     def finish_soon(self, within_s: float) -> None:
-        """Ends serve() once no client is connected, and after `within_s` seconds at the latest.
+        """Ends serve() once no client is connected, but after `within_s` seconds at the latest.
 
         A signal handler may call this.
         """
@@ -146,8 +146,8 @@ class OuterServer:
             self._changed.wait_for(lambda: self._ends or not self._connections_of_others(), timeout=within_s)
             rounds = self._rounds
             if rounds is not None and not rounds.has_ended and not self._failure and self._saved_step is not None:
-                # The checkpoint is saved again, because groups may have pushed between the chief's checkpoint and their
-                # stop.
+                # The checkpoint is saved again, because groups may have pushed after the chief's checkpoint and before
+                # they stopped.
                 with contextlib.suppress(RolesError, OSError):
                     self._save(self._saved_step)
         self.stop()
@@ -214,7 +214,7 @@ class OuterServer:
                 try:
                     connection.receive()
                 finally:
-                    self.stop()  # This connection ends when the first server has ended.
+                    self.stop()  # This connection is closed when the first server exits.
             else:
                 raise ProtocolError(f"{operation!r} is not an operation")
 
@@ -373,7 +373,7 @@ class OuterServer:
     def _commit(self, group: int, process: str, header: dict[str, Any]) -> dict[str, Any]:
         """Adds a group's differences to the open rounds of their fragments, and waits until the group may continue.
 
-        All servers have received the differences.
+        All servers must already have received the differences.
 
         Returns:
             The answer to the group.

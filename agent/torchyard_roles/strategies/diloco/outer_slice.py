@@ -1,4 +1,4 @@
-"""One server's slice of a fragment's outer parameters θ and momentum m, and the differences that groups have pushed.
+"""One server's slice of a fragment's outer parameters θ and momentum m, and the differences that groups pushed.
 
 With a quantized encoding, groups do not receive θ itself but the changes of the *sent* parameters, which approximate θ.
 A change is the encoded difference between θ and the sent parameters, so the encoding error of a change is part of the
@@ -36,9 +36,9 @@ class OuterSlice:
         self._differences: dict[tuple[int, int], list[torch.Tensor]] = {}
         """Differences by group and base. Only those of committed pushes are averaged."""
         self._sent: list[torch.Tensor] = []
-        """The sent parameters; empty if the wire is exact, since they equal θ then."""
+        """The sent parameters. Empty if the encoding is exact, because they would then equal θ."""
         self._changes: dict[int, list[torch.Tensor]] = {}
-        """The encoded changes of the sent parameters by round: the newest ones, which together are smaller than θ."""
+        """The newest encoded changes of the sent parameters, by round. Together they are smaller than θ."""
 
     @property
     def round(self) -> int:
@@ -115,7 +115,7 @@ class OuterSlice:
             del self._changes[min(self._changes)]
 
     def _average(self, used: Sequence[Push]) -> list[torch.Tensor]:
-        """Returns the weighted average of differences, summed in the given order; [] if all weights are 0."""
+        """Returns the weighted average of differences, summed in the given order, or [] if all weights are 0."""
         total = sum(push.weight for push in used)
         if not total:
             return []

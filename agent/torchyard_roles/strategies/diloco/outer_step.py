@@ -29,7 +29,7 @@ class Flat:
     """Tensors of a model whose values are exchanged as one contiguous tensor on the CPU.
 
     Attributes:
-        copies: The copies from and to the GPU of the tensors; None for tensors on the CPU.
+        copies: The object that copies from and to the tensors' GPU, or None if the tensors are on the CPU.
     """
 
     def __init__(self, tensors: list[torch.Tensor], dtype: torch.dtype, *, is_buffer: bool, fragment: int = 0) -> None:
@@ -41,7 +41,7 @@ class Flat:
         gpus = [tensor.device for tensor in tensors if tensor.device.type == "cuda"]
         self.copies = pinned_copies_of(gpus[0]) if gpus else None
         self._staged: torch.Tensor | None = None
-        """The values of stage() on the GPU."""
+        """The values that stage() copied to the GPU."""
 
     def gather(self) -> torch.Tensor:
         """Returns a copy of the tensors' values as one flat tensor."""
@@ -64,9 +64,9 @@ class Flat:
         return values
 
     def snapshot(self) -> Callable[[], torch.Tensor]:
-        """Returns a function that returns the present values as one flat tensor. It is called once, on any thread.
+        """Returns a function that returns the current values as one flat tensor. It may be called once, on any thread.
 
-        Values on a GPU are copied there, so that training continues before they are on the CPU.
+        Values on a GPU are first copied on the GPU, so that training can continue before they have reached the CPU.
         """
         copies = self.copies
         if copies is None:
@@ -95,7 +95,7 @@ class Flat:
     def scatter(self, values: torch.Tensor, mixing: float = 0.0) -> None:
         """Merges values into the tensors: tensor ← α tensor + (1 − α) values, with α = `mixing`.
 
-        This is untracked by autograd: between steps, no graph needs the old values.
+        Autograd does not track this change, because no graph needs the old values between steps.
         """
         staged, self._staged = self._staged, None
         if staged is not None and self.copies is not None:
@@ -127,7 +127,7 @@ class Flat:
                 unpack_bytes(packed, run)
 
     def release(self) -> None:  # Only a sharded group has gathered values to free.
-        """Frees the values that collect() has gathered."""
+        """Frees the values that collect() gathered."""
 
     def _parts(self, values: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         start = 0
@@ -140,7 +140,7 @@ class Flat:
 def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor], fragment: int = 0) -> list[Flat]:
     """Divides the trained parameters and floating-point buffers of a fragment by the dtype of their outer parameters.
 
-    Other buffers are left out.
+    Other buffers are omitted.
     """
     found = []
     for is_buffer, tensors in ((False, list(parameters)), (True, list(buffers))):
@@ -163,7 +163,7 @@ class OuterParameters:
         self.momentum: list[torch.Tensor] = []
         self.round = NOT_BEGUN
         self.changed = threading.Condition()
-        """Guards θ, m and `round`; notified when they are replaced or stepped."""
+        """Guards θ, m and `round`, and is notified when they are replaced or stepped."""
 
     def numbers(self, fragment: int | None = None) -> list[int]:
         """Returns the numbers of a fragment's flat tensors, or of all flat tensors if `fragment` is None."""
@@ -195,9 +195,9 @@ class OuterParameters:
         return [self.flats[number].difference(self.theta[number]) for number in self.numbers(fragment)]
 
     def snapshot(self, fragment: int | None = None) -> Callable[[], list[torch.Tensor]]:
-        """Returns a function that returns Δ_g of the present parameters, which may change before it is called.
+        """Returns a function that returns Δ_g of the current parameters, even if they change before it is called.
 
-        It is called once, on any thread, before the next step of this fragment.
+        It may be called once, on any thread, before the next step of this fragment.
         """
         parts = [(number, self.flats[number].snapshot()) for number in self.numbers(fragment)]
 
@@ -211,7 +211,7 @@ class OuterParameters:
         return differences
 
     def stage(self, fragment: int | None = None) -> None:
-        """Copies θ to the GPU of the parameters before install(), so that training does not wait for it."""
+        """Copies θ to the parameters' GPU before install() is called, so that training does not wait for the copy."""
         for number in self.numbers(fragment):
             self.flats[number].stage(self.theta[number])
 

@@ -2,8 +2,8 @@
 
 A change replaces the value only if it is still the value from which the change was computed. Therefore all groups see
 the same sequence of states, and each state has a number, its *epoch*. A round is attempted by its members. It is
-*committed* when each of them has received the whole average. If a member is lost before, the attempt is *abandoned*,
-and the round is attempted again without that member.
+*committed* when each of them has received the whole average. If a member is lost before that, the attempt is
+*abandoned*, and the round is attempted again without that member.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ REDUCER = "diloco/reducer"
 STOPPED = "diloco/stopped"
 """Prefix of the join store keys of groups that have stopped gracefully. The value is the ID of the group's process."""
 DONE = "diloco/done"
-"""Prefix of the join store keys that count the members which have received the average of an epoch."""
+"""Prefix of the join store keys that count the members that have received the average of an epoch."""
 
 
 class Announcement(NamedTuple):
-    """What a group announces about itself: its first rank's process, and the checkpoint from which it resumes.
+    """A group's announcement of its first rank's process, and of the checkpoint from which the group resumes.
 
     A reducer announces its process only.
     """
@@ -77,7 +77,7 @@ class RoundState:
     postponed: int = 0
     """An epoch that was abandoned because a member stopped. The other members take a step before the next attempt."""
     is_idle: bool = False
-    """Whether all members have finished and wait for the chief's group."""
+    """Whether all members have finished and are waiting for the chief's group."""
     has_ended: bool = False
     finished: int = 0
     """The number of consecutive rounds until now in which all members had finished training.
@@ -85,7 +85,7 @@ class RoundState:
     dropped: tuple[str, ...] = ()
     """The IDs of processes that were lost."""
     reducers: dict[int, Announcement] = field(default_factory=dict)
-    """The reducers that average the members' differences. Without any, the members do so themselves."""
+    """The reducers that average the members' differences. If there are none, the members do so themselves."""
 
     @property
     def owners(self) -> dict[int, Announcement]:
@@ -126,7 +126,7 @@ class RoundState:
 
         Groups in `joining` and new `reducers` take part in the next round.
 
-        Training ends when all members have finished, each fragment has been averaged after that, and the chief's group,
+        Training ends when all members have finished, each fragment has been averaged afterwards, and the chief's group,
         which saves the result, is a member.
         """
         finished = self.finished + 1 if has_finished and not joining else 0

@@ -29,7 +29,7 @@ from torchyard_roles.strategies.diloco.server_rounds import CHIEF
 from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
 
 RETRY_S = 10.0
-"""Time in seconds for which a group tries to reconnect to a server after its connection has broken."""
+"""Time in seconds for which a group tries to reconnect to a server after its connection broke."""
 START_PAUSE_S = 0.1
 PULL_PAUSE_S = 0.02
 _Result = TypeVar("_Result")
@@ -76,7 +76,7 @@ class ServerAverage:
         self._fragments = fragments
         self._warmup_steps = warmup_steps
         self.bases = [-1] * fragments
-        """The round of each fragment after which this group took θ."""
+        """For each fragment, the round after which this group took θ."""
         self._restored = restored
         self._restored_step = restored_step
         self._host_wait_s = host_wait_s
@@ -95,7 +95,7 @@ class ServerAverage:
         """Whether training has ended, because all groups that are not lost have finished."""
 
     def traffic(self) -> tuple[int, int]:
-        """Returns the numbers of bytes that requests have sent and received so far."""
+        """Returns the numbers of bytes sent and received by requests so far."""
         links = list(self._links.values())
         sent, received = self._past
         return sent + sum(each.sent_bytes for each in links), received + sum(each.received_bytes for each in links)
@@ -161,7 +161,7 @@ class ServerAverage:
         return Outcome.REPLACED
 
     def unpack_rest(self) -> None:
-        """Writes frozen parameters and buffers that are not averaged to the model, if start() has taken them."""
+        """Writes frozen parameters and buffers that are not averaged to the model, if start() received them."""
         if self._taken_rest is not None:
             self._rest.unpack(self._taken_rest)
             self._taken_rest = None
@@ -186,7 +186,7 @@ class ServerAverage:
             fragment: The fragment that the differences belong to, or None for all.
 
         Returns:
-            AVERAGED, or POSTPONED; REPLACED or ENDED if the servers have considered this group lost.
+            AVERAGED or POSTPONED or, if the servers consider this group lost, REPLACED or ENDED.
         """
         numbers = self._outer.numbers(fragment)
         encoded = dict(zip(numbers, self._wire.encode(numbers, differences)))
@@ -214,10 +214,10 @@ class ServerAverage:
             raise RolesError(f"θ and m of step {step} could not be saved: {answer['problem']}.")
 
     def _wait_for_begin(self) -> bool:
-        """Waits until the servers have outer parameters and momentum. The chief's group makes them begin.
+        """Waits until the servers have outer parameters and momentum. The chief's group provides these to the servers.
 
         Returns:
-            Whether this group has sent its own to the servers.
+            Whether this group sent its own outer parameters to the servers.
         """
         began, is_logged = time.monotonic(), False
         while True:
@@ -228,8 +228,8 @@ class ServerAverage:
                     return self._begin()
                 why = "the chief's worker group has not yet begun."
             except PeerLost as error:
-                # A server that restarts during training has lost the outer parameters, and the groups cannot continue
-                # with it.
+                # A server that was restarted during training has lost the outer parameters, so the groups cannot
+                # continue with it.
                 if self.lineage:
                     raise
                 why = error.message
@@ -279,11 +279,11 @@ class ServerAverage:
         return str(answers[0]["lineage"])
 
     def _restored_bases(self) -> list[int]:
-        """Returns the round of each fragment after which this group took the θ that it has restored; 0 without one."""
+        """Returns, for each fragment, the round after which this group took the restored θ, or 0 without one."""
         part = self._restored
         if part is not None and part["bases"]:
             return [int(each) for each in part["bases"]]
-        # Without servers, all groups average the fragments in turn.
+        # The checkpoint was saved in a run without servers, in which all groups average the fragments in turn.
         round_, warmup = int(part["round"]) if part is not None else 0, self._warmup_steps
         if round_ <= warmup:
             return [round_] * self._fragments
@@ -376,9 +376,9 @@ class ServerAverage:
         self._outer.load(theta, [], self._round_after(list(rounds)))
 
     def _round_after(self, pulled: Sequence[int]) -> int:
-        """Returns the number of rounds that determines the next fragment, which follows the one that was pulled.
+        """Returns the number of rounds, which determines that the fragment after the pulled one is next.
 
-        It is the number of all fragments' rounds unless this group is late.
+        Unless this group is late, the result is the sum of all fragments' rounds.
         """
         warmup = self._warmup_steps
         if len(pulled) < self._fragments:
@@ -405,7 +405,7 @@ class ServerAverage:
     def _pulled(self, fragment: int, theta: Sequence[torch.Tensor], known: int, link: Connection) -> int:
         """Updates a server's slices of the outer parameters from round `known` to its current round.
 
-        Returns the latter.
+        Returns the current round.
         """
         link.send({"op": "pull", "fragment": fragment, "round": known})
         answer = link.receive()
@@ -426,7 +426,7 @@ class ServerAverage:
         return int(answer["round"])
 
     def _own_slices(self, number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns those slices of flat tensors that a server holds."""
+        """Returns the slices of flat tensors that a server holds."""
         of = len(self._servers)
         return [each[self._wire.codec.cut(each.numel(), number, of)] for each in tensors]
 

@@ -37,7 +37,7 @@ class Rounds:
     Args:
         quorum: The number of groups that a round waits for, or 0 for all groups.
         round_: The number of closed rounds.
-        pushed: The base of the last difference that each group has pushed.
+        pushed: The base of the last difference that each group pushed.
         pending: The differences of the open round.
         is_fragment: Whether groups push other fragments too, each with its own rounds.
     """
@@ -66,10 +66,10 @@ class Rounds:
         self._expected = set(range(groups))
         """Groups that have not started yet."""
         self._waiting: set[int] = set()
-        """Groups that wait for the end of the round, and push nothing before."""
+        """Groups that are waiting for the end of the round, and push nothing until then."""
         self._finished: set[int] = set()
         self._postponed: set[int] = set()
-        """Groups whose next difference in time is refused once, since another group has stopped."""
+        """Groups whose next difference in time is refused once, because another group has stopped."""
         self._quorum_at: float | None = None
 
     @property
@@ -94,7 +94,7 @@ class Rounds:
             self._waiting.add(group)
 
     def lose(self, group: int) -> None:
-        """Removes a lost group. A difference that it has pushed in the open round still counts."""
+        """Removes a lost group. A difference that it pushed in the open round still counts."""
         for each in (self._live, self._expected, self._waiting, self._finished, self._postponed):
             each.discard(group)
 
@@ -108,8 +108,8 @@ class Rounds:
     def stop(self, group: int) -> set[int]:
         """Removes a group that stops gracefully. The other groups take one more step, after which they may stop too.
 
-        The differences that the others have pushed in time are withdrawn. A group that has not pushed yet is refused
-        once.
+        The differences that the others pushed in time are withdrawn. The next push of a group that has not yet pushed
+        is refused once.
 
         Returns:
             The groups whose difference is withdrawn.
@@ -131,7 +131,7 @@ class Rounds:
         self._postponed.difference_update(groups)
 
     def refuses(self, push: Push) -> bool:
-        """Returns whether a difference has to be postponed, since another group has stopped."""
+        """Returns whether a difference has to be postponed, because another group has stopped."""
         is_new = push.base > self.pushed.get(push.group, -1)
         return is_new and push.base >= self.round and push.group in self._postponed
 
@@ -140,8 +140,8 @@ class Rounds:
 
         A late group continues immediately from the newest outer parameters if the quorum does not need it. Otherwise it
         waits until the round has closed, and then starts the next round together with the others. With several
-        fragments it waits only if another group waits for the end of this round already. Until then the others may be
-        at another fragment.
+        fragments, it waits only if another group is already waiting for the end of this round, because the others may
+        still be at another fragment.
         """
         group = push.group
         if has_finished:
@@ -198,7 +198,7 @@ class Rounds:
         self.has_ended = self.has_ended or (not self.pending and self._all_have_finished())
 
     def release_waiting(self, groups: Iterable[int] | None = None) -> None:
-        """Lets groups, or all, continue without the end of the round."""
+        """Lets some or all groups continue before the end of the round."""
         if groups is None:
             self._waiting.clear()
         else:
@@ -211,7 +211,7 @@ class Rounds:
 
     @property
     def groups(self) -> set[int]:
-        """The groups that take part, including those that have not started yet."""
+        """The groups that take part, including those that have not yet started."""
         return self._live
 
     @property
@@ -239,9 +239,9 @@ class Rounds:
 class FragmentRounds:
     """The rounds of all fragments, each with its own differences. Groups join, finish and are lost for all of them.
 
-    A group that waits for the end of a fragment's round pushes no other fragment meanwhile. Groups that were late may
-    so wait for different fragments, and for each other; then the round with most differences in time is closed without
-    the others.
+    A group that is waiting for the end of a fragment's round pushes no other fragment. Groups that were late may
+    therefore wait for different fragments, and thus for each other. In this case, the round with the most differences
+    in time is closed without the others.
 
     Args:
         fragments: The rounds of each fragment.
@@ -250,7 +250,7 @@ class FragmentRounds:
     def __init__(self, fragments: Sequence[Rounds]) -> None:
         self.fragments = list(fragments)
         self._returning: set[int] = set()
-        """Groups that wait for the end of any round before they take part."""
+        """Groups that are waiting for the end of any round before they take part."""
 
     @property
     def rounds(self) -> list[int]:
@@ -271,7 +271,7 @@ class FragmentRounds:
         return all(each.waits_for_chief for each in self.fragments)
 
     def last_pushed(self, group: int) -> list[int]:
-        """Returns the last base of each fragment that a group has pushed."""
+        """Returns, for each fragment, the base of a group's last push."""
         return [each.pushed.get(group, -1) for each in self.fragments]
 
     def join(self, group: int) -> None:
@@ -298,7 +298,7 @@ class FragmentRounds:
             each.expect_again(withdrawn)
 
     def push(self, pushes: Mapping[int, Push], *, has_finished: bool) -> bool:
-        """Adds a group's differences of some fragments. Returns whether they count, or have to be postponed."""
+        """Adds a group's differences of some fragments. Returns False if they must be postponed."""
         if any(self.fragments[fragment].refuses(push) for fragment, push in pushes.items()):
             groups = {push.group for push in pushes.values()}
             for each in self.fragments:
@@ -312,13 +312,13 @@ class FragmentRounds:
         """Returns whether a group has to wait before it continues.
 
         Args:
-            bases: The base of each fragment that it has pushed; empty for a group that joins.
+            bases: The base of each fragment that the group pushed, or {} for a group that joins.
         """
         bases = bases or dict.fromkeys(range(len(self.fragments)), -1)
         return any(self.fragments[fragment].must_wait(group, base) for fragment, base in bases.items())
 
     def due(self, now: float) -> list[int]:
-        """Returns the fragments whose open rounds are to be closed."""
+        """Returns the fragments whose open rounds must be closed now."""
         found = [number for number, each in enumerate(self.fragments) if each.is_due(now)]
         if found or any(each.has_quorum for each in self.fragments):
             return found
@@ -333,7 +333,7 @@ class FragmentRounds:
         return []
 
     def due_in(self, now: float) -> float | None:
-        """Returns the shortest rest of a grace period in seconds, or None if no such period has begun."""
+        """Returns the shortest remaining grace period in seconds, or None if no grace period has begun."""
         return min((rest for each in self.fragments if (rest := each.due_in(now)) is not None), default=None)
 
     def close(self, fragment: int) -> list[Push]:

@@ -63,7 +63,7 @@ class ShardedFlat(Flat):
         return lambda: values
 
     def stage(self, values: torch.Tensor) -> None:
-        """Does nothing: spread() distributes the values from the CPU."""
+        """Does nothing, because spread() distributes the values from the CPU."""
 
     def scatter(self, values: torch.Tensor, mixing: float = 0.0) -> None:
         self._values = self.gather().mul_(mixing).add_(values, alpha=1 - mixing) if mixing else values

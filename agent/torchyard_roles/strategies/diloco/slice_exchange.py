@@ -40,7 +40,7 @@ class Calls:
         self._closed = False
 
     def connect(self, peer: Peer, process: str | None = None) -> Connection:
-        """Opens a connection that is not kept, to this process only if given.
+        """Opens a connection that is not kept. If `process` is given, connects only to the process with this ID.
 
         Raises PeerLost or ProtocolError if this fails.
         """
@@ -51,14 +51,14 @@ class Calls:
     def take(self, owner: Owner) -> Connection:
         """Returns an idle connection, or a new one.
 
-        Raises PeerLost or ProtocolError if connecting fails, also because the owner was restarted.
+        Raises PeerLost or ProtocolError if connecting fails, for example because the owner was restarted.
         """
         with self._lock:
             connection = self._idle.pop(owner, None)
         if connection is not None:
             if not is_readable(connection):
                 return connection
-            self.end(connection)  # The owner has closed this connection, because it sends nothing between rounds.
+            self.end(connection)  # An owner sends nothing between rounds, so it has closed this connection.
         connection = self.connect(*owner)
         self._open.add(connection)
         return connection
@@ -90,7 +90,7 @@ class Calls:
         self.end_all_but(())
 
     def traffic(self) -> tuple[int, int]:
-        """Returns the numbers of bytes that were sent and received for slices so far."""
+        """Returns the numbers of bytes sent and received for slices so far."""
         return self._open.traffic()
 
     def has_begun(self, peer: Peer) -> bool | None:
@@ -107,7 +107,7 @@ class SliceExchange:
     """Sends a slice of differences to its owner, receives the average, and watches the connection until cancel().
 
     Args:
-        header: The header of the slice; None if a process that averages no slice is only watched.
+        header: The header of the slice, or None if the process averages no slice and is only watched.
         outgoing: The messages of the slice, which must not change.
         incoming: Tensors for the messages of its average.
         changed: Called when the average has arrived, and when the owner is lost.
@@ -126,7 +126,7 @@ class SliceExchange:
         self.has_received = header is None
         self.lost: PeerLost | ProtocolError | None = None
         self.totals: list[Any] = []
-        """The sums that a reducer has sent (`slice_server.Totals`)."""
+        """The sums that a reducer sent (`slice_server.Totals`)."""
         self._calls = calls
         self._header = header
         self._outgoing = outgoing
@@ -195,7 +195,7 @@ class SliceExchange:
                 self._calls.end(connection)
 
     def _receive_averages(self, connection: Connection, *, has_totals: bool) -> bool:
-        """Receives all averages, and the sums from a reducer. Returns False if the owner has abandoned the exchange."""
+        """Receives all averages, and the sums from a reducer. Returns False if the owner abandoned the exchange."""
         for message in self._incoming:
             if "abandoned" in connection.receive():
                 return False
@@ -215,7 +215,7 @@ class SliceExchange:
         poll.register(self._woken, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll()}
         if connection.fileno() in ready:
-            # The owner sends nothing now, so any result of this call means that the connection has ended.
+            # The owner sends nothing at this time, so any result of this call means that the connection was closed.
             connection.receive()
             return False
         return self.has_received

@@ -30,7 +30,7 @@ from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParamet
 
 SERVICE = "diloco"
 KEPT_EPOCHS = 8
-"""Number of epochs for which the number of averages is kept: a thread may find late that its epoch was complete."""
+"""Number of epochs for which the number of averages is kept. A thread may notice late that its epoch was complete."""
 LOOK_EVERY_S = 0.5
 STATE_WAIT_S = 5.0
 """Longest time in seconds for which a returning group waits until a member has taken the outer step of the round."""
@@ -70,7 +70,8 @@ class Mailbox:
     """The contributions to this group's slice, and its average, by epoch.
 
     The slice is divided into messages. The average of a message is sent as soon as all members have contributed to it,
-    so sums are computed while the network is busy, and groups receive averages while they still send differences.
+    so sums are computed while the network is busy, and groups receive averages while they are still sending
+    differences.
     """
 
     def __init__(self) -> None:
@@ -135,7 +136,7 @@ class Mailbox:
             return [(found[group].weight / total, found[group].messages[number]) for group in sorted(found)]
 
     def publish(self, epoch: int, average: torch.Tensor) -> None:
-        """Sends the average of the next message, which must not change any more, to all members."""
+        """Sends the average of the next message to all members. The tensor must not change afterwards."""
         with self.changed:
             self._averages.setdefault(epoch, []).append(average)
             self._published[epoch] = self._published.get(epoch, 0) + 1
@@ -193,7 +194,7 @@ class SliceServer:
         wire: ErrorFeedbackCodec,
     ) -> None:
         self.process = ""
-        """The ID of this process. Callers that expect the one before a restart are refused."""
+        """The ID of this process. Callers that expect the process from before a restart are refused."""
         self._wire = wire
         self._listener = listener
         self._admission = Admission(listener, key, name)

@@ -45,12 +45,12 @@ from torchyard_roles.strategies.single_process import SingleProcess
 from torchyard_roles.strategies.worker_group_ranks import call_with_beats, first_ranks, wait_for_all_ranks
 
 BACKGROUND_ENDS_S = 3.0
-"""Longest time in seconds to wait for the end of an exchange that is abandoned."""
+"""Longest time in seconds to wait until an abandoned exchange has ended."""
 
 
 @dataclass
 class Sent:
-    """A fragment, or the whole model, whose average was requested and is not merged yet."""
+    """A fragment, or the whole model, whose average was requested and has not yet been merged."""
 
     fragment: int | None
     steps_before: int
@@ -62,7 +62,7 @@ class Sent:
     overlaps: bool = False
     """Whether training continues during the exchange."""
     is_postponed: bool = False
-    """Whether the exchange is to be attempted again at the next boundary."""
+    """Whether the exchange must be attempted again at the next boundary."""
     mixing: float = 0.0
     """The share of its own parameters that the group keeps at the merge."""
     weights: Sequence[float] = ()
@@ -100,25 +100,27 @@ class Diloco(Strategy):
         """Frozen parameters and buffers that cannot be averaged, which start with the chief's values."""
         self._device = torch.device("cpu")
         self._restored: dict[str, Any] | None = None
-        """The part of the checkpoint that the run resumes from."""
+        """The part of the checkpoint from which the run resumes."""
         self._restored_step = 0
         self._restored_ranks = 1
-        """The number of ranks of this group that have saved the part."""
+        """The number of ranks that this group had when it saved the part."""
         self._restored_counts: dict[int, int] = {}
         """The samples of this rank in the last steps before the checkpoint, by the number of steps."""
         self._saved_at = -1
         self._step: int | None = None
-        """The step of the last boundary; None before the first."""
+        """The step of the last boundary, or None before the first."""
         self._inner_steps = 0
-        """Steps since the last fragment was sent."""
+        """Number of steps since the last fragment was sent."""
         self._steps = 0
-        """Steps of this process so far."""
+        """Number of steps that this process has taken."""
         self._fragments = 1
         self._sent_at: list[tuple[int, int]] = []
-        """Samples and steps when each fragment was sent before its last merge, which are negative before the start of
-        this process."""
+        """For each fragment, the numbers of samples and steps when it was sent before its last merge.
+
+        They are negative for times before the start of this process.
+        """
         self._last_sent_at = (0, 0)
-        """Samples and steps when the latest fragment was sent."""
+        """The numbers of samples and steps when the latest fragment was sent."""
         self._sent: Sent | None = None
         """The fragment that has been sent but not yet merged, if any."""
         self._finite: list[FiniteGradients] = []
@@ -184,7 +186,7 @@ class Diloco(Strategy):
         self._inside.clip_values(parameters, value)
 
     def at_boundary(self, step: int) -> None:
-        """Merges the fragment that was sent and sends the next one, each only if it is due.
+        """Merges the fragment that was sent and sends the next one, each only if this is due.
 
         Raises:
             SystemExit: The other groups finished training while this group was lost.
@@ -466,7 +468,7 @@ class Diloco(Strategy):
         ]
 
     def _spread_counts(self) -> None:
-        """Sets the counts of all ranks of a group as its first rank has restored them.
+        """Sets the counts of all ranks of a group to those that its first rank restored.
 
         A rank without a part of its own is assumed to have had as many samples as the first rank.
         """
@@ -482,7 +484,7 @@ class Diloco(Strategy):
         return {0: 0} | {int(steps): int(samples) for samples, steps in (part or {"since_sent": ()})["since_sent"]}
 
     def _with_lost_ranks(self, counts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Returns the first rank's counts, with the samples of ranks that the group does not have any more."""
+        """Returns the first rank's counts, with the samples of ranks that the group no longer has."""
         ranks = range(self._environment.group_size, self._restored_ranks)
         lost = [self._read_counts(rank, self._restored_step) for rank in ranks]
         return [(samples + sum(each.get(steps, samples) for each in lost), steps) for samples, steps in counts]
@@ -534,7 +536,7 @@ class Diloco(Strategy):
         self._merge()
 
     def _send(self, *, overlaps: bool) -> None:
-        """Starts to average the next fragment, in a background thread if training continues meanwhile."""
+        """Starts averaging the next fragment, in a background thread if training continues during the exchange."""
         self._check()
         fragment = self._fragment
         at = (self.samples, self._steps)
@@ -555,14 +557,14 @@ class Diloco(Strategy):
                 differences = self._outer.snapshot(fragment)
             else:
                 present = self._outer.differences(fragment)
-                differences = lambda: present  # noqa: E731  # It has the type of a snapshot.
+                differences = lambda: present  # noqa: E731  # The lambda has the same type as a snapshot.
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
             # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
             self._offer(self._sent, differences, [float(samples or steps) for samples, steps in counts])
 
     def _offer(self, sent: Sent, differences: Callable[[], list[torch.Tensor]], weights: list[float]) -> None:
-        """Sets what is sent, on the first rank, and begins the exchange if training continues meanwhile.
+        """On the first rank, sets the data to send, and begins the exchange if training continues during it.
 
         Args:
             differences: Returns the differences of the step in which they are sent. It is called once, on any thread.
@@ -570,7 +572,7 @@ class Diloco(Strategy):
         sent.weights = weights
         if sent.overlaps:
             sent.background = BackgroundAverage(partial(self._average_sent, sent, differences))
-            differences = lambda: list(sent.differences)  # noqa: E731  # For another attempt.
+            differences = lambda: list(sent.differences)  # noqa: E731  # The lambda serves another attempt.
         sent.exchange = partial(self._average_sent, sent, differences)
 
     def _average_first(self, differences: list[torch.Tensor], weights: list[float], fragment: int | None) -> Outcome:
@@ -590,9 +592,9 @@ class Diloco(Strategy):
         return outcome
 
     def _average_sent(self, sent: Sent, differences: Callable[[], list[torch.Tensor]]) -> Outcome:
-        """Averages a fragment that was sent, and takes the outer step, on the first rank.
+        """On the first rank, averages a fragment that was sent, and takes the outer step.
 
-        If training continues meanwhile, this also copies θ to the GPU, where _merge() uses it.
+        If training continues during the exchange, this method also copies θ to the GPU, where _merge() uses it.
         """
         sent.differences = found = differences()
         outcome = self._average_first(found, list(sent.weights), sent.fragment)
@@ -647,7 +649,7 @@ class Diloco(Strategy):
             self._has_ended = bool(self._broadcast([int(self._has_ended)])[0])
 
     def _broadcast_parameters(self, fragment: int | None) -> None:
-        """Broadcasts the first rank's parameters of a fragment (or of all), its round and the position in the round."""
+        """Broadcasts the first rank's parameters of one or all fragments, its round and the position in the round."""
         if self.sharded_saving is not None:
             self.sharded_saving.settle()
         self._outer.round, self._inner_steps = self._broadcast([self._outer.round, self._inner_steps])

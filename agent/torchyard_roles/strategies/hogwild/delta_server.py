@@ -9,9 +9,9 @@ a group's parameters since its last exchange of the shard, and returns the maste
        | <--- version and applied numbers            |
        | <--- value, one message per chunk           |
 
-The value is always sent together with the numbers of the exchanges that it includes. A caller that has lost an answer
-repeats the exchange with the same number, with the same host or its successor, and its delta is applied only once. A
-lost master is restored from the view with the highest version. Deltas that this view does not include were not
+The value is always sent together with the numbers of the exchanges that it includes. A caller that did not receive an
+answer repeats the exchange with the same number, with the same host or its successor, and its delta is applied only
+once. A lost master is restored from the view with the highest version. Deltas that this view does not include were not
 confirmed to any running group, and are sent again.
 """
 
@@ -48,7 +48,7 @@ class Master:
         self.version = view.version
         self.applied = dict(view.applied)
         self.moved_to: int | None = None
-        """The group that hosts the master after a transfer; IN_TRANSIT until that group confirms."""
+        """The group that hosts the master after a transfer, or IN_TRANSIT until that group confirms."""
         self._sums = [one.to(torch.float32 if one.dtype in COARSE else one.dtype, copy=True) for one in view.values]
 
     def exchange(self, group: int, number: int, base: int, tensors: list[torch.Tensor]) -> int:

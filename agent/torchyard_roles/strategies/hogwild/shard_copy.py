@@ -57,7 +57,7 @@ class ShardCopy:
         self.has_failed = False
         """Whether the current exchange has failed and is not attempted again."""
         self.changed = threading.Condition()
-        """Guards the fields above; notified when an exchange begins, arrives or fails."""
+        """Guards the fields above, and is notified when an exchange begins, arrives or fails."""
         self._chunks = chunks
         self._parameters = parameters
         self._seen, self._snapshot, self._wire = (empty_chunks(chunks) for _ in range(3))
@@ -127,7 +127,7 @@ class ShardCopy:
         return self._wire
 
     def arrive(self, version: int, applied: dict[int, int], staleness: int) -> None:
-        """Completes the exchange. The master's value must be in the tensors that delta() has returned."""
+        """Completes the exchange. The master's value must be in the tensors that delta() returned."""
         with self.changed:
             self._seen, self._wire = self._wire, self._seen
             self.version, self.applied, self.staleness = version, applied, staleness
