@@ -54,7 +54,7 @@ class Options:
     checkpoint_every_s: float = 600.0
     """`program.checkpoint_every_s`: the interval between checkpoints in seconds."""
     stop_grace_s: float = 30.0
-    """`program.stop_grace_s`: seconds between SIGTERM and SIGKILL."""
+    """`program.stop_grace_s`: the time in seconds between SIGTERM and SIGKILL."""
 
 
 def read_options(text: str, kind: str) -> Options:

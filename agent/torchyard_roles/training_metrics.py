@@ -28,7 +28,7 @@ The script calls report() after the step and reports the loss, so its reports ar
 
 
 class Progress:
-    """The steps and samples of a rank, and the metrics that the script reported last."""
+    """The steps and samples of a rank, and the latest metrics that the script reported."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class Progress:
     def note(self, metrics: dict[str, Any]) -> None:
         """Stores metrics that the script reports.
 
-        Raises UsageProblem if one is not a single number, or there are too many.
+        Raises UsageProblem if a value is not a single number, or there are too many metrics.
         """
         noted = {**self._noted, **{_checked(name): _scalar(name, value) for name, value in metrics.items()}}
         own = sorted(noted.keys() - set(METRICS))
@@ -92,7 +92,10 @@ class Progress:
         self._fresh = True
 
     def due(self, *, at_step: bool = False) -> bool:
-        """Returns whether a report is due: at once if a metric has a new name, otherwise at most 5 times a second."""
+        """Returns whether a report is due.
+
+        It is due immediately if a metric has a new name, and otherwise at most 5 times a second.
+        """
         if not self._fresh:
             return False
         if self._taken_at is None or not self._names_sent.issuperset(self._noted):

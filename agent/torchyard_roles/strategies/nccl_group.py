@@ -2,11 +2,11 @@
 
 NCCL does not report every lost rank. The kernels of the other ranks then wait for it on the GPU, and so does each call
 that waits for the GPU. Therefore any thread can abort the communicator, which ends these kernels. This is done when the
-keeper announces a new membership. An aborted operation looks complete, so its result counts only if nothing was aborted
-meanwhile.
+keeper announces a new membership. An aborted operation looks complete, so its result is valid only if nothing was
+aborted in the meantime.
 
-Operations are issued in NCCL's own stream. wait() polls for their end, because no step may use a result before all
-ranks have voted that they have it.
+Operations are issued in NCCL's own stream. wait() polls until they are complete, because no step may use a result
+before all ranks have voted that they have it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OLDEST_NCCL = (2, 25)
 """The oldest version of NCCL that aborts communicators reliably, as in torchft."""
 CONNECT_S = 60.0
 ABORT_S = 30.0
-"""Longest time in seconds that an abort may take. After it, the worker ends."""
+"""Longest time in seconds that an abort may take. If it takes longer, the worker exits."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 20e-6, 500e-6
 """The shortest and the longest pause in seconds between two queries of an operation."""
 SETTINGS = {
-    # torch would end the process after an error of NCCL, or if a thread has waited long for the GPU.
+    # Otherwise torch would end the process after an error of NCCL, or if a thread waits long for the GPU.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
@@ -44,7 +44,7 @@ SETTINGS = {
 
 
 def prepare_nccl() -> None:
-    """Sets NCCL up for this process. Raises EnvironmentProblem if its version cannot abort communicators."""
+    """Configures NCCL for this process. Raises EnvironmentProblem if its version cannot abort communicators."""
     version = tuple(torch.cuda.nccl.version()) if dist.is_nccl_available() else ()
     if version[:2] < OLDEST_NCCL:
         found = f"NCCL {'.'.join(map(str, version))}" if version else "no NCCL"
@@ -68,7 +68,7 @@ class NcclGroup:
     def __init__(self, store: Any, rank: int, size: int, device: torch.device, timeout_s: float) -> None:
         self.device = device
         self._lock = threading.Lock()
-        """Held by calls that issue operations and by the abort, which frees what they use."""
+        """Held while operations are issued, and during an abort, which frees the objects that operations use."""
         self._is_aborted = False
         with torch.cuda.device(device):
             options = dist.ProcessGroupNCCL.Options()
@@ -107,7 +107,7 @@ class NcclGroup:
             check: Called while the operation is not complete. May raise an exception, which ends the wait.
 
         Raises:
-            RuntimeError: The operation has failed or may have been aborted.
+            RuntimeError: The operation failed or may have been aborted.
         """
         pause_s = FIRST_PAUSE_S
         while not work.is_completed():
@@ -127,7 +127,7 @@ class NcclGroup:
         """Ends all operations, including those on the GPU. Any thread may call this method, and may call it repeatedly.
 
         Returns:
-            Whether they have ended within ABORT_S.
+            Whether they ended within ABORT_S.
         """
         self._is_aborted = True
         thread = threading.Thread(target=self._abort, name="torchyard-abort", daemon=True)

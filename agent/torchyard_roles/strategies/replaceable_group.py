@@ -4,7 +4,7 @@ Operations are numbered in the order of their calls, which is the same on all ra
 rank *votes* in a small all-reduce, which completes only if all members have completed the operation. Results are used
 only after the vote.
 
-When the keeper announces a new membership, or a connection ends, a rank shuts down the connections of its group, and
+When the keeper announces a new membership, or a connection breaks, a rank shuts down the connections of its group, and
 the members connect again as a new group. They first exchange the number of operations that they have completed. If any
 of them has completed an operation, all others have completed their part of it and voted, so they use its result too. If
 none has, all of them repeat it. Therefore no rank is a step ahead of another.
@@ -13,7 +13,7 @@ A worker that returns joins at a step boundary. Votes show when all members know
 wait at the next boundary until the keeper has made it a member, connect as a new group, and one of them sends its
 state.
 
-Only the neighbors of a lost process in gloo's ring detect its end, so waiting ranks poll for a new membership.
+Only the neighbors of a lost process in gloo's ring detect its loss, so waiting ranks poll for a new membership.
 
 Messages, votes and states are sent over gloo, and gradients on GPUs over NCCL (`nccl_group`). A separate thread aborts
 the NCCL communicator as soon as there is a new membership, because the training thread may be waiting for the GPU.
@@ -52,7 +52,7 @@ STEP_S = 1800.0
 CONNECT_S = 60.0
 """Longest time in seconds for connecting a new group, once all members are ready."""
 NOTICE_S = 30.0
-"""Longest time in seconds to wait for the keeper's decision after a connection has ended.
+"""Longest time in seconds to wait for the keeper's decision after a connection broke.
 
 It exceeds the lease of a host.
 """
@@ -95,13 +95,13 @@ class ReplaceableGroup(GlooGroup):
         self._control: Any = None
         self._data: Any = None
         self._nccl: NcclGroup | None = None
-        """The communicator for tensors on its device; None on CPUs."""
+        """The communicator for tensors on its device, or None on CPUs."""
         self._sockets: list[int] = []
         """Descriptors of the group's connections."""
         self._passed = 0
         """The number of operations that all members have completed."""
         self._due = 0
-        """The number of the last announced return of workers that all members know."""
+        """The number of the last announced return of workers of which all members are aware."""
         self._handed_over = 0
         """The number of the last announced return whose workers have received their state."""
         self.has_trained = False
@@ -142,8 +142,8 @@ class ReplaceableGroup(GlooGroup):
         `operation` may be repeated, so it must not apply its result. Operations that it calls itself are part of it.
 
         Raises:
-            PeerLost: This rank is no longer a member, or a connection has ended and either the keeper has announced no
-                lost worker in time or end() has been called.
+            PeerLost: This rank is no longer a member, or a connection broke, and either end() had been called or the
+                keeper did not announce a lost worker in time.
         """
         if self._is_inside:
             return operation()
@@ -209,7 +209,10 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _transfer(self, state: Callable[[], list[torch.Tensor]] | None) -> list[torch.Tensor]:
-        """Sends the state of the first member to all members that have none. Returns what this rank has received."""
+        """Sends the state of the first member to all members that have none.
+
+        Returns the state that this rank received.
+        """
         encoded: list[torch.Tensor] = []
 
         def operation() -> list[torch.Tensor]:
@@ -244,7 +247,7 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _run_in_thread(self, start: Callable[[Any], list[Any]]) -> None:
-        """Calls `start`, which starts sends and receives, in a thread, and waits until these have ended.
+        """Calls `start` in a thread. It starts sends and receives, and this method waits until these have ended.
 
         Raises Interrupted if one of them fails. A thread is needed because torch's wait for a transfer cannot be
         repeated after a timeout. The thread ends at the latest with the connections.
@@ -268,10 +271,10 @@ class ReplaceableGroup(GlooGroup):
             raise Interrupted(errors[0])
 
     def launch(self, flat: torch.Tensor) -> Callable[[], object]:
-        """Starts to sum a tensor over all members. Returns a function that waits until the sum is complete.
+        """Starts summing a tensor over all members. Returns a function that waits until the sum is complete.
 
-        If the operation is interrupted, the function raises Interrupted. The tensor must not be used again then,
-        because the interrupted operation may still write to it.
+        If the operation is interrupted, the function raises Interrupted. In this case, the tensor must not be used
+        again, because the interrupted operation may still write to it.
         """
         return self._launch(flat, lambda group: group.allreduce([flat], _options(dist.ReduceOp.SUM)), self._data)
 
@@ -367,10 +370,10 @@ class ReplaceableGroup(GlooGroup):
             is_completed = work.is_completed()
             try:
                 work.wait(timedelta(seconds=POLL_S))
-            except RuntimeError as error:  # The operation has failed, or is still running.
+            except RuntimeError as error:  # The operation failed, or is still running.
                 if is_completed:
                     raise Interrupted(_first_line(error)) from None
-                if work.is_completed():  # The operation has completed since the wait ended, possibly with success.
+                if work.is_completed():  # The operation completed after the wait ended, possibly successfully.
                     continue
                 self._check_members()
                 if time.monotonic() > deadline:
@@ -492,7 +495,7 @@ class ReplaceableGroup(GlooGroup):
     def _abort_on_change(self, nccl: NcclGroup, number: int) -> None:
         """Aborts operations after a change of the members.
 
-        Runs in a thread of its own, because the training thread may be waiting for the GPU.
+        Runs in a separate thread, because the training thread may be waiting for the GPU.
         """
         while not nccl.is_aborted:
             if self.membership.wait_for_change(number, LOOK_S):

@@ -43,7 +43,7 @@ class ShardExchange(threading.Thread):
         self._connection: Connection | None = None
         self._host = -1
         self._generation = 0
-        """The generation of the worker group that hosts the master, when the connection was made."""
+        """The generation that the master's host had when the connection was made."""
         self._closing = threading.Event()
         self._past_bytes = (0, 0)
 

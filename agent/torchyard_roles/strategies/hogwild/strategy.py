@@ -68,10 +68,10 @@ class Hogwild(Strategy):
         """Frozen parameters and buffers, which start with the chief's values and are not exchanged later."""
         self._device = torch.device("cpu")
         self._step: int | None = None
-        """The step of the last boundary; None before the first."""
+        """The step of the last boundary, or None before the first."""
         self._due = 0
         self._finite: list[FiniteGradients] = []
-        """The checks of the optimizers, in their order."""
+        """The checks of the optimizers' gradients, in the order of the optimizers."""
         self._finished = False
         self._exchange_s = self._wait_s = 0.0
 
@@ -100,7 +100,7 @@ class Hogwild(Strategy):
         self._models.append(model)
         inside = self._inside
         distributed = inside.distribute(model, optimizer, device)
-        # In a group of several ranks the averaged gradients are checked, which are equal on all ranks.
+        # In a group of several ranks, the averaged gradients are checked. These are equal on all ranks.
         on_nan = self._environment.options.on_nan
         watching = inside.finite[-1] if isinstance(inside, AllReduce) else FiniteGradients(model, optimizer, on_nan)
         self._finite.append(watching)
@@ -243,7 +243,7 @@ class Hogwild(Strategy):
             self._store = None
 
     def _begin(self) -> None:
-        """Starts to exchange at the first boundary, when all models are known and a checkpoint may have been loaded."""
+        """Starts the exchanges at the first boundary, when all models are known and any checkpoint has been loaded."""
         self._meet()
         if self._group is not None:
             self._group.start()

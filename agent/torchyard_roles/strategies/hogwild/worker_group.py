@@ -215,7 +215,7 @@ class WorkerGroup:
         return max(copy.staleness for copy in self.copies)
 
     def traffic(self) -> tuple[int, int]:
-        """Returns the numbers of bytes that exchanges and the server have sent and received since the start."""
+        """Returns the numbers of bytes sent and received by exchanges and the server since the start."""
         sent, received = self._server.traffic()
         for exchange in self._exchanges:
             sent, received = sent + exchange.traffic()[0], received + exchange.traffic()[1]
@@ -226,7 +226,7 @@ class WorkerGroup:
         self._error = self._error or error
 
     def check(self) -> None:
-        """Raises the error that fail() has recorded, if any."""
+        """Raises the error that fail() recorded, if any."""
         if self._error is not None:
             raise self._error
 
@@ -246,7 +246,7 @@ class WorkerGroup:
         self.holdings.adopt(shard, best)
 
     def exchange_within(self, limit_s: float) -> None:
-        """Exchanges every shard once within a time limit. Raises RolesError if an exchange has failed.
+        """Exchanges every shard once within a time limit. Raises RolesError if an exchange failed.
 
         Unfinished exchanges continue in the background.
         """

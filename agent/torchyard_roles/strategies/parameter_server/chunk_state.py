@@ -34,7 +34,7 @@ class Sum:
         self.round = one
         self.total: torch.Tensor | None = None
         self.waiting: dict[int, Contribution] = {}
-        """Contributions that wait for those of lower ranks; used only if gradients are summed in rank order."""
+        """Contributions that wait for those of lower ranks. Used only if gradients are summed in rank order."""
         self.arrived: list[Contribution] = []
         self.counted = 0
         """The number of summed contributions, including those without gradients."""
@@ -42,9 +42,9 @@ class Sum:
         self.square = 0.0
         """The squared norm of the mean gradient, while the sum is held."""
         self.waited = 0.0
-        """Seconds from the first member's contribution to the last one, while the sum is held."""
+        """Time in seconds from the first to the last member's contribution, while the sum is held."""
         self.ready: dict[int, Delivery] | None = None
-        """Deliveries for ranks that have not requested them yet; None before the step."""
+        """Deliveries for ranks that have not requested them yet, or None before the step."""
 
 
 class ChunkState:
@@ -56,7 +56,7 @@ class ChunkState:
         self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype), device="cpu")
         self.sums: dict[tuple[int, int], Sum] = {}
         self.changes: dict[tuple[int, int], torch.Tensor] = {}
-        """Parameters that the script has changed, by (group, round). The step of that round starts from them."""
+        """Parameters that the script changed, by (group, round). The step of that round starts from them."""
         self._shaped = layout.whole_parameters
         self._layout = layout
         self._name = optimizer

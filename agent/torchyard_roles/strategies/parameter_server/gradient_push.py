@@ -178,14 +178,14 @@ class Gradients:
         return {n: (each, each._version) for n, each in enumerate(self.now()) if each is not None}
 
     def are_marked(self, marks: Marks) -> bool:
-        """Returns whether the gradients are still those of `marks` and have not changed."""
+        """Returns whether the gradients are still those in `marks` and have not changed."""
         now = self.marks()
         return now.keys() == marks.keys() and all(
             each is marks[number][0] and version == marks[number][1] for number, (each, version) in now.items()
         )
 
     def are_others(self, marks: Marks) -> bool:
-        """Returns whether every gradient of `marks` has been replaced by another gradient."""
+        """Returns whether every gradient in `marks` has been replaced by another gradient."""
         return not any(number in marks and each is marks[number][0] for number, (each, _) in self.marks().items())
 
     def add(self, *, void: bool) -> None:

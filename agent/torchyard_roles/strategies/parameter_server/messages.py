@@ -43,7 +43,10 @@ from torchyard_roles.strategies.parameter_server.push_rounds import Push
 IN_FLIGHT = 4
 """Largest number of chunks that may be unanswered. Workers and servers use the same limit."""
 MAX_TEXT = 64 * 1024 * 1024
-"""Largest size of a JSON payload in bytes. It is enough for a model with some hundred thousand parameters."""
+"""Largest size of a JSON payload in bytes.
+
+It is sufficient for the description of a model with several hundred thousand parameter tensors.
+"""
 
 
 class Refusal(Exception):

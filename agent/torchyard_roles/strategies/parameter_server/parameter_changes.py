@@ -21,7 +21,7 @@ from torchyard_roles.errors import StoreLost, StoreTimeout, UsageProblem
 from torchyard_roles.strategies.parameter_check import are_alike, is_same
 
 LAST_CHECK_S = 30.0
-"""How many seconds a group's first worker waits at the end, at most, for the other workers' checksums."""
+"""Longest time in seconds for which a group's first worker waits at the end for the other workers' checksums."""
 
 
 class InstalledParameters:
@@ -37,7 +37,7 @@ class InstalledParameters:
         self._values: list[torch.Tensor] = []
 
     def note(self) -> None:
-        """Copies the parameters after a step, or after another update that the script has not made.
+        """Copies the parameters after a step, or after another update that was not made by the script.
 
         The version counters of changed parameters are incremented, because autograd does not notice that values were
         received into a parameter's memory. The counters of unchanged parameters are not incremented, because a graph
@@ -75,7 +75,7 @@ class InstalledParameters:
 
 
 def reason_against_changes(environment: Environment) -> str:
-    """Returns the reason why the strategy does not support changes by the script, as the end of a sentence, else ""."""
+    """Returns why the strategy does not support changes by the script, as the end of a sentence, or "" if it does."""
     options, is_asynchronous = environment.options, environment.strategy == "downpour"
     if is_asynchronous and environment.groups > 1:
         return "the change would overwrite the updates of other worker groups on the servers."

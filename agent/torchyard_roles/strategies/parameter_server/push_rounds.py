@@ -77,7 +77,7 @@ class Round:
     """Whether pushes of further members are late."""
     chunks_left: int = 0
     outcome: str = ""
-    """The outcome of the round, or "" as long as no chunk is complete."""
+    """The outcome of the round, or "" until a chunk is complete."""
     version: int = 0
     """The version of the parameters that the members receive, which is the base of their next push."""
     staleness: int = 0
@@ -90,7 +90,7 @@ class Group:
     size: int
     generation: int = 0
     rounds: dict[int, Round] = field(default_factory=dict)
-    """The rounds of which some chunks are incomplete, by number."""
+    """The rounds that have incomplete chunks, by number."""
     closed: int = 0
     """The number of the last closed round."""
     late: dict[int, int] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Ledger:
         self.staleness = 0
         """The staleness of the newest round."""
         self.is_over = False
-        """Whether the chief has finished its steps and waits for the other groups."""
+        """Whether the chief has finished its steps and is waiting for the other groups."""
         self._chunks = chunks
         self._groups: dict[int, Group] = {}
 
@@ -185,11 +185,11 @@ class Ledger:
         self._groups[group].added.update(chunks)
 
     def pushing(self, group: int) -> set[int]:
-        """Returns the members of rounds of which some chunks are incomplete."""
+        """Returns the members of rounds that have incomplete chunks."""
         return {rank for one in list(self.group(group).rounds.values()) for rank in one.members}
 
     def added(self, group: int) -> set[int]:
-        """Returns the chunks of parameters that a group has added after distribute()."""
+        """Returns the chunks of parameters that a group added after distribute()."""
         return self.group(group).added
 
     def _close_if_full(self, group: Group, one: Round) -> None:
@@ -214,7 +214,7 @@ class Ledger:
     def needed(self, group: Group) -> int:
         """Returns how many members close a round.
 
-        These are all members but the backup workers or, if fewer, all that have not left.
+        These are all members except the backup workers or, if there are fewer, all members that have not left.
         """
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 

@@ -1,9 +1,9 @@
 """State that all workers receive without optimizer steps: the buffers of each group, and frozen parameters.
 
 A group's first worker sends its buffers before its push, and the other workers receive them with the parameters of that
-round. The first worker may already have sent the buffers of the next round. The other workers must not receive these
-yet, because they would modify the buffers in that round and not receive them again. The chief sends the frozen
-parameters once, before other workers join.
+round. The first worker may already have sent the buffers of the next round. The other workers must not yet receive
+these, because they would then modify the buffers in that round, and would not receive them again. The chief sends the
+frozen parameters once, before other workers join.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReplicatedState:
         return torch.empty(self._sizes[name], dtype=torch.uint8, device="cpu")
 
     def take_buffers(self, session: Receiver, values: torch.Tensor, groups: Iterable[int]) -> None:
-        """Stores the buffers that a session has sent. They become valid for these groups after the current round."""
+        """Stores the buffers that a session sent. They become valid for these groups after the current round."""
         with self._lock:
             for group in groups:
                 serial = self._buffers.get(group, (0, values))[0] + 1
@@ -79,7 +79,7 @@ class ReplicatedState:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restores the state that state() has returned. Raises KeyError if a value is missing."""
+        """Restores the state that state() returned. Raises KeyError if a value is missing."""
         with self._lock:
             self._buffers = {int(group): (1, values) for group, values in saved["buffers"].items()}
             self.constants = saved["constants"]
@@ -103,7 +103,7 @@ class ReplicatedTensors:
         self._arrived: dict[str, torch.Tensor] = {}
         self._has_constants = False
         self.sent_buffers: torch.Tensor | None = None
-        """The buffers that were sent last; None if the server needs them again."""
+        """The buffers that were sent last, or None if the server needs them again."""
 
     @property
     def receivers(self) -> dict[str, tuple[int, Callable[[torch.Tensor], None]]]:
@@ -123,7 +123,7 @@ class ReplicatedTensors:
         return None if is_sent else buffers
 
     def keep_constants(self) -> None:
-        """From now on, ignores frozen parameters that are received.
+        """Makes this object ignore frozen parameters that are received later.
 
         A restarted server sends the old values again, but other pairs may have trained some of these parameters in the
         meantime.

@@ -31,7 +31,7 @@ from torchyard_roles.strategies.parameter_server.server_group import on_all
 from torchyard_roles.strategies.parameter_server.worker_pair import WorkerPair
 
 REMEMBERED = 1000
-"""Number of past steps of the run for which the step counts of all pairs are kept, for flush()."""
+"""Number of past steps of the run for which the step counts of all pairs are kept. flush() uses them."""
 
 
 class ParameterServerStrategy(Strategy):

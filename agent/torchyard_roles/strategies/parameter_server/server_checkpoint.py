@@ -19,7 +19,7 @@ def name_of(server: str, pair: int) -> str:
 
 
 def numbers(folder: Path, server: str) -> list[int]:
-    """Returns the numbers of the pairs for which a server has saved parts."""
+    """Returns the numbers of the pairs for which a server saved parts."""
     beside = [path.name.rpartition(PAIR)[2] for path in (folder / files.PARTS).glob(f"{server}{PAIR}*")]
     found = [0, *(int(number) for number in beside if number.isdecimal())]
     return sorted(each for each in found if (folder / files.PARTS / name_of(server, each)).is_dir())

@@ -41,7 +41,7 @@ class Exchange:
     clip: float | None = None
     """The limit for elements of the mean gradient, or None if there is none."""
     changed: Mapping[int, int] = field(default_factory=dict)
-    """The checksums of the chunks that the script has changed since the last step, by number."""
+    """The checksums of the chunks that the script changed since the last step, by number."""
     values: Callable[[Chunk], torch.Tensor] | None = None
     """A function that returns the values of a changed chunk. None on workers that do not send them to the servers."""
 
@@ -139,7 +139,7 @@ class ServerLink:
         self._held: Job | None = None
         """The job whose sums the server holds."""
         self._completion: Completion | None = None
-        """The completion of the newest exchange, in which this link may be done."""
+        """The completion of the newest exchange. This link may already have finished its part of it."""
         self._error: Exception | None = None
         self._parts = False
         self._threads: list[threading.Thread] = []
@@ -167,12 +167,12 @@ class ServerLink:
 
     @property
     def lost(self) -> PeerLost | None:
-        """The loss that ends training, of this server or of a peer that it has reported; None if there is none."""
+        """The loss of this server, or of a peer that it reported, because of which training ends; otherwise None."""
         error = self._error
         return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 
     def close(self, *, goodbye: bool, cause: PeerLost | None = None) -> None:
-        """Disconnects. If `goodbye` is false, the server records this worker as lost, or as ended by `cause`."""
+        """Disconnects. If `goodbye` is false, the server records the loss of this worker or, if given, `cause`."""
         if self._connection is None:
             return
         last: dict[str, Any] | None = {"op": "bye"} if goodbye else None

@@ -59,7 +59,7 @@ class ServerSettings:
     run: str = ""
     """The ID of the run."""
     save_every_s: float = 0.0
-    """Interval of the server's own saves in seconds; 0 disables them."""
+    """Interval of the server's own saves in seconds, or 0 to disable them."""
     begin_s: float = BEGIN_S
     available: Callable[[], int] = host_memory.available
     """A function that returns the free memory in bytes."""
@@ -71,7 +71,7 @@ class ServerPair:
     Args:
         available: Returns the free memory in bytes for this pair.
         on_end: Called when all workers of all groups have left.
-        on_failure: Called with an error that has ended a session in the middle of a step.
+        on_failure: Called with an error that ended a session in the middle of a step.
     """
 
     def __init__(
@@ -199,14 +199,14 @@ class ServerPair:
             self._changed.notify_all()
         if self.has_ended:
             self._on_end()
-        if deliveries:  # Rounds that waited only for this worker are complete now.
+        if deliveries:  # Rounds that waited only for this worker are now complete.
             self.rows.end_round(session.group)
         self.deliver(deliveries)
         # If this were not saved, a restarted server would wait forever for this worker to leave.
         self.save_for_itself()
 
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
-        """Begins with the chief's model.
+        """Begins training with the chief's model.
 
         Returns whether this server keeps its own parameters instead of the chief's.
         """
@@ -283,7 +283,7 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # Wakes the threads that wait for chunks which have been restored.
+            self._changed.notify_all()  # Wakes the threads that wait for chunks that were restored.
             if assigned:
                 return assigned
             self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))
@@ -306,7 +306,7 @@ class ServerPair:
             )
 
     def added(self, chunks: Sequence[int]) -> None:
-        """Records that the worker has sent the values of the chunks that add() has returned."""
+        """Records that the worker sent the values of the chunks that add() returned."""
         with self._changed:
             for number in chunks:
                 self._added[int(number)].is_ready = True
@@ -456,7 +456,7 @@ class ServerPair:
             self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """After a restart, restores the newest part that this run has saved, and returns whether this succeeded."""
+        """After a restart, restores the newest part that this run saved, and returns whether this succeeded."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

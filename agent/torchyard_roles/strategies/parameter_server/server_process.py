@@ -1,6 +1,7 @@
 """The process of a parameter server: one listener for all pairs of models and optimizers.
 
-A worker opens one connection per pair, and its introduction names the pair. The process ends when all pairs have ended.
+A worker opens one connection per pair, and its introduction names the pair. The process exits when all pairs have
+ended.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ParameterServer:
     def serve(self, listener: socket.socket) -> None:
         """Handles requests until all workers of all groups have left or stop() is called, and then closes `listener`.
 
-        Raises RolesError if an error has made a shard inconsistent.
+        Raises RolesError if an error made a shard inconsistent.
         """
         if self.settings.folder is not None and self.settings.save_every_s > 0:
             threading.Thread(target=self._save_now_and_then, name="saver", daemon=True).start()
@@ -80,7 +81,7 @@ class ParameterServer:
             pair.stop()
 
     def finish_soon(self, within_s: float) -> None:
-        """Ends serve() once no worker is connected, and after `within_s` seconds at the latest.
+        """Ends serve() once no worker is connected, but after `within_s` seconds at the latest.
 
         A signal handler calls this method. A separate thread waits, because the handler's thread may hold the lock.
         """
@@ -96,7 +97,7 @@ class ParameterServer:
             self.stop()
 
     def _fail(self, error: Exception) -> None:
-        """Records an error that has ended a session in the middle of a step. serve() ends and raises it."""
+        """Records an error that ended a session in the middle of a step. serve() ends and raises this error."""
         self._failure = self._failure or error
         self.stop()
 
@@ -200,7 +201,7 @@ EXIT_RESERVE_S = 1.0
 def serve(environment: Environment) -> None:
     """Runs this process as a parameter server until all trainers of all groups have left.
 
-    After SIGTERM the process ends once no trainer is connected, because stopped trainers still finish their step and
+    After SIGTERM the process exits once no trainer is connected, because stopped trainers still finish their step and
     save. Raises EnvironmentProblem if the server cannot start.
     """
     server = create_server(environment)

@@ -1,7 +1,7 @@
 """A server's shard: its parameters in chunks, their optimizers, and the sums of pushed gradients.
 
-The shard has neither sockets nor threads: its methods take pushes and return the messages to send. Any thread may push.
-Each chunk has a lock of its own, so chunks are summed in parallel.
+The shard has neither sockets nor threads. Its methods take pushes, and return the messages to send. Any thread may
+push. Each chunk has its own lock, so chunks are summed in parallel.
 """
 
 from __future__ import annotations
@@ -180,10 +180,10 @@ class Shard:
             state.reset_optimizer()
 
     def set(self, chunk: int, values: torch.Tensor, group: int, number: int | None) -> None:
-        """Sets parameters of a chunk that the script has changed. The optimizer's state remains.
+        """Sets the parameters of a chunk that the script changed. The optimizer's state is kept.
 
         The parameters are set immediately if `number` is None. Otherwise they are set when round `number` of the group
-        is complete, because a slow member may still pull the old ones.
+        is complete, because a slow member may still pull the old parameters.
         """
         state = self._chunks[chunk]
         with state.lock:
@@ -375,7 +375,7 @@ class Shard:
             }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restores the state that state() has returned.
+        """Restores the state that state() returned.
 
         Raises:
             ValueError: The state belongs to another shard. The shard is then unchanged.

@@ -57,7 +57,7 @@ class ShardedDownpour(Strategy):
         """On the first rank: WorkerPair.changes of each pair when its parameters were last distributed to the ranks."""
         self._device = torch.device("cpu")
         self._spent_s = 0.0
-        """Seconds in the optimizers' steps since the last boundary."""
+        """Time in seconds spent in the optimizers' steps since the last boundary."""
         self._finished = False
 
     def start(self, device: torch.device) -> None:
@@ -77,7 +77,7 @@ class ShardedDownpour(Strategy):
             remote_optimizer.class_name(each)
         check_all_trained(models, optimizers, "downpour")
         self._inside.prepare(models, optimizers, device)
-        # The values are not needed, because the servers have those of the chief's group.
+        # This group's values are not needed, because the servers have those of the chief's group.
         if self._environment.group > 0:
             assert self.sharded_saving is not None
             self.sharded_saving.needs_values = False
@@ -188,7 +188,7 @@ class ShardedDownpour(Strategy):
         self._inside.abandon()
 
     def _exchange(self, call: Callable[[ParameterServerStrategy], object]) -> None:
-        """Runs `call` on the first rank, and distributes the parameters that its copies have received in the call.
+        """Runs `call` on the first rank, and distributes the parameters that its copies received during the call.
 
         All ranks must call this method.
         """
@@ -200,7 +200,7 @@ class ShardedDownpour(Strategy):
                 pair.distribute_values()
 
     def _on_first_rank(self, call: Callable[[], object]) -> list[int]:
-        """Runs `call`, and returns for each pair whether the call has changed the parameters of its copy."""
+        """Runs `call`, and returns for each pair whether the call changed the parameters of its copy."""
         assert self._served is not None
         pairs = [0] * len(self._pairs)
         problems: list[BaseException] = []
@@ -215,7 +215,7 @@ class ShardedDownpour(Strategy):
         try:
             call_with_beats(checked, lambda: self._broadcast([WAITS, *pairs]))
         except BaseException:  # After any exception, the other ranks must not wait for this rank.
-            if problems:  # If the call itself has not failed, a broadcast has, and another broadcast would fail too.
+            if problems:  # If the call itself did not fail, a broadcast did, and another broadcast would fail too.
                 self._broadcast([FAILED, *pairs])
             raise
         changes = [pair.changes for pair in self._served.pairs[: len(pairs)]]
@@ -225,9 +225,9 @@ class ShardedDownpour(Strategy):
         return pairs
 
     def _await_first(self) -> list[int]:
-        """Waits for the end of the first rank's call, and returns its result.
+        """Waits until the first rank's call has ended, and returns its result.
 
-        Raises PeerLost if the call has failed.
+        Raises PeerLost if the call failed.
         """
         outcome = WAITS
         while outcome == WAITS:

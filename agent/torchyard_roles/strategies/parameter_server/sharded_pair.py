@@ -131,7 +131,7 @@ class ShardedPair:
         gradients that are not finite.
 
         Raises:
-            UsageProblem: The script has changed the values of parameters, or the list of the optimizer's parameters.
+            UsageProblem: The script changed the values of parameters, or the list of the optimizer's parameters.
         """
         if self._parameter_ids() != self._ids:
             raise UsageProblem(

@@ -1,4 +1,7 @@
-"""The parameters of a pair that servers train, in the order of the layout. Parameters that are added later follow."""
+"""The parameters of a pair that servers train, in the order of the layout.
+
+Parameters that are added later come last.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class TrainedParameters:
         return entries
 
     def chunks_of(self, new: Sequence[Entry], servers: int, chunk_bytes: int | None) -> list[list[Chunk]]:
-        """Returns, by server, the chunks of the entries that add_new() has returned."""
+        """Returns, by server, the chunks of the entries that add_new() returned."""
         chunks: list[list[Chunk]] = [[] for _ in range(servers)]
         for number, entry in enumerate(new, len(self.parameters) - len(new)):
             for chunk in added_chunks(entry, servers, chunk_bytes, whole=self.layout.whole_parameters):

@@ -37,7 +37,7 @@ class WorkerPair:
     Args:
         overlaps: Whether an exchange overlaps with the next step. The default is true if there are several asynchronous
             groups.
-        steps_between_pulls: Whether the worker's own optimizer steps in those steps in which nothing is pulled.
+        steps_between_pulls: Whether the worker's own optimizer takes the steps in which nothing is pulled.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class WorkerPair:
         """Servers that kept their parameters when this group restarted."""
         self.steps = 0
         self.changes = 0
-        """The number of times that this class has changed the parameters."""
+        """How often this object has changed the parameters."""
         self._sent_options: list[remote_optimizer.Arguments] = []
         self._is_restored = False
         self._flushed = 0
@@ -85,14 +85,14 @@ class WorkerPair:
         """Whether this worker's part of the held gradients was not finite."""
         self._waited = 0.0
         self._clipped_s = 0.0
-        """Seconds spent in clip_gradients() in this step."""
+        """Time in seconds spent in clip_gradients() in this step."""
         self._skipped = 0
-        """Steps in which this worker's gradients were skipped."""
+        """Number of steps in which this worker's gradients were skipped."""
         self._stepped_at = 0.0
         self.times = {"compute_s": 0.0, "exchange_s": 0.0, "wait_s": 0.0}
-        """Seconds of the last step."""
+        """The times of the last step in seconds."""
         self.spent = {"exchange_s": 0.0, "wait_s": 0.0}
-        """Seconds of all steps."""
+        """The total times of all steps in seconds."""
         self._local_step: Callable[[], None] = lambda: None
         self._guard: LocalGradientGuard | None = None
         """Checks the gradients of groups with several workers, which are local until the step."""
@@ -362,7 +362,7 @@ class WorkerPair:
         return square
 
     def scale(self, factor: float, *, took_s: float) -> None:
-        """Sets the factor for the held gradients. `took_s` is the time in seconds that clip_gradients() has taken."""
+        """Sets the factor for the held gradients. `took_s` is the time in seconds that clip_gradients() took."""
         self._factor = factor
         self._clipped_s = took_s
 
@@ -377,7 +377,7 @@ class WorkerPair:
         self._clipped.limit(value)
 
     def allow_clipped(self) -> None:
-        """Accepts the local gradients, which have been clipped."""
+        """Accepts the local gradients as they are. Called after they were clipped."""
         if self._guard is not None:
             self._guard.allow()
 
@@ -499,7 +499,7 @@ class WorkerPair:
             self.pull()
 
     def restore(self, step: int) -> None:
-        """Makes the servers restore their parts of a checkpoint, unless another call has done this."""
+        """Makes the servers restore their parts of a checkpoint, unless another call already did so."""
         if self._is_restored:
             return
         self._is_restored = True

@@ -18,7 +18,7 @@ from torchyard_roles.strategies.parameter_server.replicated_state import Replica
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 REST_S = 60.0
-"""Interval in seconds at which the server answers a worker that waits for the other groups."""
+"""Interval in seconds at which the server answers a worker that is waiting for the other groups."""
 
 
 class Server(Protocol):
@@ -111,7 +111,10 @@ class Session:
             self._command(op, header)
 
     def _scale(self, number: int, factor: float) -> None:
-        """Steps with the held sums one chunk after another. Sending a chunk overlaps with computing the next."""
+        """Takes the step with the held sums, one chunk after another.
+
+        Sending a chunk overlaps with computing the next.
+        """
         before = self._shard.ledger.is_warm
         for chunk in self._shard.numbers:
             self._server.deliver(self._shard.scale(self.group, self.rank, self.generation, number, chunk, factor))
@@ -133,7 +136,7 @@ class Session:
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
         if any(one.header.get("outcome") != LATE for one in deliveries):
-            # If any delivery does not answer a late push, a chunk of the group's round is complete.
+            # If a delivery answers a push that is not late, a chunk of the group's round is complete.
             self._server.rows.end_round(self.group)
         self._server.deliver(deliveries)
         if not before:

@@ -9,11 +9,14 @@ from typing import NamedTuple
 import torch
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-"""Dtypes in which gradients of 16-bit floats are summed."""
+"""The dtypes in which 16-bit gradients are summed."""
 
 At = tuple[int, int, int]
 Deliver = Callable[[At, torch.Tensor, float], None]
-"""A function that is called with the chunk, its sum, and the seconds between this rank's part and the last part."""
+"""A function that is called with a chunk, its sum, and a waiting time.
+
+This is the time in seconds between this rank's part and the last part.
+"""
 
 
 class Part(NamedTuple):

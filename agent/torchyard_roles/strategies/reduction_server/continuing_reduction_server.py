@@ -13,9 +13,9 @@ introduction:
    of members.
 
 Therefore a reducer needs no messages from the keeper. The loss of a reducer is handled as in reduction_server: the
-clients wait for its replacement, and send the unfinished step again. In a mixed plan a worker that is lost was also a
-reducer. Therefore each membership chooses its plan again, and only its members are reducers. The ring is used only if
-it is the plan for all workers, because reducers end if the plan is the ring.
+clients wait for its replacement, and send the unfinished step again. In a mixed plan, a lost worker was also a reducer.
+Therefore each membership chooses its plan again, and only its members are reducers. The ring is used only if it is the
+plan for all workers, because reducers exit if the plan is the ring.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class ReducedGroup(ReplaceableGroup):
         self._trainers = [Peer(each.name, each.address, each.port) for each in peers.trainers]
         self._own = self._trainers[environment.rank or 0]
         self._reducer: Reducer | None = None
-        """The reducer in this process, from the first mixed plan on."""
+        """The reducer in this process, or None before the first mixed plan."""
         self._connecting: Future[ReduceClient] | None = None
         """The client of the current membership."""
         self._rounds = 0
-        """The rounds of the current membership."""
+        """The number of rounds in the current membership."""
         self._others = {(each.address, each.port) for each in (*peers.reducer, *self._trainers)}
         self._staged: HierarchicalReduction | None = None
         """The copies between a GPU and the client of the current membership."""
@@ -80,13 +80,13 @@ class ReducedGroup(ReplaceableGroup):
 
     @property
     def client(self) -> ReduceClient | None:
-        """The client of the current membership, or None if it is not connected yet."""
+        """The client of the current membership, or None if it is not yet connected."""
         connecting = self._connecting
         is_connected = connecting is not None and connecting.done() and connecting.exception() is None
         return connecting.result() if is_connected and connecting is not None else None
 
     def reduce(self, flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
-        """Starts to replace a tensor by its mean over all members.
+        """Starts replacing a tensor by its mean over all members.
 
         Returns a function that waits until the mean is complete.
 
@@ -105,7 +105,7 @@ class ReducedGroup(ReplaceableGroup):
         return lambda: self._result(future)
 
     def after_round(self, _: int) -> None:
-        """Adapts the chunk size to the rate that the first member has measured, after 1, 2, 4, 8 … rounds."""
+        """Adapts the chunk size to the rate that the first member measured, after 1, 2, 4, 8 … rounds."""
         self._rounds += 1
         client = self.client
         if client is None or len(self.ranks) == 1 or self._rounds & (self._rounds - 1):
@@ -239,7 +239,7 @@ def _fail() -> NoReturn:
 
 
 class ContinuingReductionServer(ContinuingAllReduce):
-    """The strategy `reduction_server`, which replaces its connections after a loss.
+    """The strategy `reduction_server` that replaces its connections after a loss.
 
     It does not initialize torch.distributed.
     """

@@ -83,8 +83,8 @@ class HierarchicalReduction:
         client: The client of the reducers on the first rank of a host, or None on other ranks.
 
     Attributes:
-        failure: The error that has ended the exchange. Buckets are then returned without averages, so callers must
-            check this attribute before they use a bucket.
+        failure: The error that ended the exchange. Buckets are then returned without averages, so callers must check
+            this attribute before they use a bucket.
     """
 
     def __init__(self, client: ReduceClient | None, groups: LocalGroups, device: torch.device) -> None:
@@ -109,7 +109,7 @@ class HierarchicalReduction:
         return self._groups.size == 1 and self._device.type == "cpu"
 
     def average(self, flat: torch.Tensor, step: int, index: int) -> Any:
-        """Begins to average `flat` over all ranks. Returns a torch future whose result is `flat`."""
+        """Starts averaging `flat` over all ranks. Returns a torch future whose result is `flat`."""
         future = torch.futures.Future(devices=[] if self._device.type == "cpu" else [self._device])
         bucket = _Bucket(flat, (step, index), future)
         if self.failure is not None:

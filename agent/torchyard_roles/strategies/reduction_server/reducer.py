@@ -73,7 +73,7 @@ class _Round:
         self.sums: dict[At, ChunkSum] = {}
         self.links: dict[int, _Link] = {}
         self.step = -1
-        """The step of the newest complete chunk; all ranks have finished earlier steps."""
+        """The step of the newest complete chunk. All ranks have finished earlier steps."""
         self.waited = (-1, 0.0)
         """The newest step, and the longest time in seconds between the first and the last part of one of its chunks."""
 
@@ -119,7 +119,7 @@ class Reducer:
         self._admission = Admission(listener, key, name)
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)
-        """Notified when a rank disconnects in order, and by close()."""
+        """Notified when a rank disconnects properly, and by close()."""
         self._round: _Round | None = None
         self._memory = PartMemory()
         self._connections = Connections()
@@ -208,7 +208,7 @@ class Reducer:
         """Adds a part to a chunk.
 
         Args:
-            final: Whether the part is the complete sum, sent for ranks that do not have it yet.
+            final: Whether the part is the complete sum, sent for ranks that do not yet have it.
         """
         world = current.terms.world
         now = time.monotonic()
@@ -414,7 +414,7 @@ class Reducer:
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
         """Informs the other ranks of a lost rank, unless it reconnects within REJOIN_S or the generation is over.
 
-        A rank that ended because of another rank's loss does not reconnect. The other ranks are then informed of that
+        A rank that exited because of another rank's loss does not reconnect. The other ranks are then informed of that
         loss.
         """
         deadline = time.monotonic() + (REJOIN_S if error.name == link.connection.peer else 0.0)
@@ -444,7 +444,7 @@ class Reducer:
 
 
 def _drop_sum(at: At, result: torch.Tensor, waited_s: float) -> None:
-    """Does nothing with a sum. Used as `deliver` for a rank that already has the sum."""
+    """Ignores a sum. Used as `deliver` for a rank that already has the sum."""
 
 
 def use_one_thread() -> None:
@@ -464,7 +464,7 @@ def use_one_thread() -> None:
 def serve(environment: Environment) -> None:
     """Runs this process as a reducer until all trainers have disconnected properly.
 
-    After SIGTERM the process ends once no trainer is connected, because stopped trainers still finish their step. If
+    After SIGTERM the process exits once no trainer is connected, because stopped trainers still finish their step. If
     the plan uses the ring of workers, this function returns immediately. Raises EnvironmentProblem if the reducer
     cannot start.
     """

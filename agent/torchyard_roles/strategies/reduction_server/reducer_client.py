@@ -1,7 +1,7 @@
 """The client of reducers, which sums tensors over all ranks in place.
 
 Each tensor is divided into one part per reducer, and each part into chunks. Each connection has a sending and a
-receiving thread, so all connections work in both directions at once. The credit window limits the number of chunks
+receiving thread, so all connections send and receive at the same time. The credit window limits the number of chunks
 whose sums have not been received, to avoid congestion at a reducer (incast). A reducer in the same process receives its
 part without a network connection.
 
@@ -129,7 +129,7 @@ class ReduceClient:
         self._weights = list(weights)
         self._lock = threading.Lock()
         self.failure: RolesError | None = None
-        """The error that has ended the exchange."""
+        """The error that ended the exchange."""
         self.failed = threading.Event()
         self._running: set[Operation] = set()
         self.memory = Memory(chunk_bytes)
@@ -158,8 +158,8 @@ class ReduceClient:
             step, bucket: Numbers that identify the tensor on all ranks. `step` never decreases.
 
         Returns:
-            A future whose result is `flat`, or whose exception is the RolesError that has ended the exchange. Callbacks
-            run in a thread of the exchange, or in the calling thread if the future is already done.
+            A future whose result is `flat`, or whose exception is the RolesError that ended the exchange. Callbacks run
+            in a thread of the exchange, or in the calling thread if the future is already done.
         """
         if flat.dim() != 1 or not flat.is_contiguous() or flat.device.type != "cpu":
             raise ValueError("only contiguous tensors of one dimension on the CPU are reduced")
@@ -240,7 +240,7 @@ class ReduceClient:
         """Disconnects from all reducers. Pending operations fail.
 
         Args:
-            goodbye: Whether this rank has finished training. If not, the other ranks are informed of the loss that has
+            goodbye: Whether this rank has finished training. If not, the other ranks are informed of the loss that
                 ended the exchange, or of the loss of this rank.
         """
         self.closed = True
@@ -276,7 +276,7 @@ class ReduceClient:
             operation.future.set_result(operation.flat)
 
     def _settle(self, step: int) -> None:
-        """At the first sum of `step`, drops the chunks of earlier steps, since all ranks have finished those steps."""
+        """At the first sum of `step`, drops the chunks of earlier steps, which all ranks have finished."""
         with self._lock:
             self._settled = max(self._settled, step)
         for link in self._links:

@@ -110,7 +110,7 @@ class RemoteLink:
         self._credit = client.window
         self._parked = False  # True while the connection is being replaced, when sending is paused.
         self._ended = False
-        self._why: RolesError | None = None  # The error that has ended the sending thread.
+        self._why: RolesError | None = None  # The error that ended the sending thread.
         self.connection = self._connect(connect_s)
         self._threads = [
             threading.Thread(target=work, name=f"{what} {peer.name}", daemon=True)
@@ -142,14 +142,14 @@ class RemoteLink:
                 self._waiting = deque(chunk for chunk in self._waiting if chunk.at[0] >= step)
 
     def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
-        """Disconnects. If `goodbye` is false, the reducer records this rank as lost, or as ended by `cause`."""
+        """Disconnects. If `goodbye` is false, the reducer records the loss of this rank or, if given, `cause`."""
         with self._changed:
             if self._ended:
                 return
             self._ended = True
             is_connected = not self._parked
             self._changed.notify_all()
-        with suppress(RolesError):  # The reducer may already have ended.
+        with suppress(RolesError):  # The reducer may already have exited.
             if goodbye:
                 self.connection.send({"bye": 1})
             elif cause is not None and is_connected:
@@ -199,7 +199,7 @@ class RemoteLink:
             except PeerLost as lost:
                 if self._ended:
                     return
-                if lost.name != self._peer.name:  # The reducer is reachable, but has reported the loss of another rank.
+                if lost.name != self._peer.name:  # The reducer is reachable, but reported the loss of another rank.
                     self._give_up(lost)
                     return
                 try:

@@ -81,7 +81,7 @@ class ReductionServer(AllReduce):
         return average
 
     def statistics(self) -> dict[str, float]:
-        """Returns the same metrics as all_reduce, but with the waiting time that the reducers have measured.
+        """Returns the same metrics as all_reduce, but with the waiting time that the reducers measured.
 
         The waiting time cannot exceed the time by which the exchange extended the step.
         """
@@ -151,7 +151,7 @@ class ReductionServer(AllReduce):
             self._agree_on_chunks()
 
     def _agree_on_chunks(self) -> None:
-        """Sets the chunk size according to the rate that the first rank has measured."""
+        """Sets the chunk size according to the rate that the first rank measured."""
         seen = torch.zeros(1, device=self._device)
         if self._rank == 0 and self._client is not None:
             seen[0] = self._client.bytes_a_second

@@ -1,6 +1,6 @@
 """Shards models and the optimizers that refer to their parameters (FSDP2, `fully_shard`).
 
-`fully_shard` replaces each parameter with a DTensor. In the optimizers, which the script has created from the original
+`fully_shard` replaces each parameter with a DTensor. In the optimizers, which the script created from the original
 parameters, the new parameters take the places of the old ones.
 """
 

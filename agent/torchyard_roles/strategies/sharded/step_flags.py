@@ -1,6 +1,6 @@
 """Decisions that must be the same on all ranks. They are exchanged by one small all-reduce in each step.
 
-A rank contributes one flag for each question, and receives whether all ranks have set the flag. The flags for saves and
+A rank contributes one flag for each question, and receives whether all ranks set the flag. The flags for saves and
 buffers are read after the next step, when the GPU has computed them. Therefore no step waits for the GPU.
 """
 
@@ -20,7 +20,7 @@ class StepFlags:
         self._models = list(models)
         self._versions = self._buffer_versions()
         self._changing: list[int] = []
-        """The buffers that training changes, by number; the same on all ranks."""
+        """The numbers of the buffers that training changes, which are the same on all ranks."""
         self._sent: list[tuple[int, torch.Tensor, torch.cuda.Event | None]] = []
         self._wants_save = False
 
@@ -56,7 +56,7 @@ class StepFlags:
         return flags[0] > 0
 
     def is_save_due(self, step: int) -> bool:
-        """Returns whether a rank has requested a save in an earlier step. The result is true once for each request.
+        """Returns whether a rank requested a save in an earlier step. The result is true once for each request.
 
         All ranks must call this method at each boundary, and get the same result.
         """
