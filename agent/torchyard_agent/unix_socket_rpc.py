@@ -142,7 +142,7 @@ class Connection:
             callback()
 
     def _on_message(self, message: dict[str, Any]) -> None:
-        """Starts to answer a request, or delivers a notification or an answer."""
+        """Starts answering a request, or delivers a notification or an answer."""
         if "method" in message:
             if "id" in message:
                 self.keep(asyncio.get_running_loop().create_task(self._answer(message)))

@@ -101,7 +101,7 @@ class Cluster:
 
     @property
     def rank(self) -> int | None:
-        """The number of this process among the trainers; None for an evaluator."""
+        """The number of this process among the trainers, or None for an evaluator."""
         return self._environment.rank
 
     @property
@@ -407,7 +407,7 @@ class Cluster:
     def mean(self, x: Any) -> Any:
         """Returns the mean over all trainers of a number, a tensor, or a dict or list of them.
 
-        Sums are computed in double precision; the mean of an integer tensor is float64. A tensor stays on its device.
+        Sums are computed in double precision. The mean of an integer tensor is float64. A tensor stays on its device.
         All trainers must call mean(), gather(), any(), barrier() and broadcast() in the same order. In an evaluator,
         the result depends only on its own value. In asynchronous strategies a restarted group joins the call in which
         the other groups wait, or gets the result of an earlier call again. A group that has ended is ignored if the run

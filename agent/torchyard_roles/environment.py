@@ -56,19 +56,19 @@ class Environment:
     options: Options = field(default_factory=Options)
     """The settings of the strategy."""
     group: int = 0
-    """The number of the worker group; 0 in synchronous strategies and for processes that do not train."""
+    """The number of the worker group, or 0 in synchronous strategies and for processes that do not train."""
     groups: int = 1
     """The number of worker groups."""
     group_rank: int = 0
     """The rank of the process within its worker group."""
     group_size: int = 1
-    """The number of processes of the worker group; 1 for processes that do not train."""
+    """The number of processes of the worker group, or 1 for processes that do not train."""
     generation: int = 0
     """How often the gang of the process has been restarted."""
     attempt: int = 0
-    """How often the replica has returned to a gang that continued without it; 0 if it started with its gang."""
+    """How often the replica has returned to a gang that continued without it, or 0 if it started with its gang."""
     started_with: int = 0
-    """The number of ranks with which the current generation began, if this replica was added later; otherwise 0."""
+    """The number of ranks with which the current generation began if this replica was added later, otherwise 0."""
     peers: Peers = field(default_factory=Peers)
     """The addresses of the run's servers, reducers and trainers, including this replica."""
     store: str = ""
@@ -78,7 +78,7 @@ class Environment:
     checkpoints: str = ""
     """The folder of the run's checkpoints, or empty."""
     stop_file: str = ""
-    """The path of a file that exists while the run is being stopped; empty if every SIGTERM stops the run."""
+    """The path of a file that exists while the run is being stopped, or empty if every SIGTERM stops the run."""
     stop_patience_s: float = 0.0
     """Time in seconds after SIGTERM within which the stop file may still appear.
 

@@ -73,9 +73,9 @@ class Bookings:
         self._snapshot: dict[str, Any] = {}
         """The received calendar, parts of which are sent to keepers."""
         self._revision = ""
-        """The ID that the desktop gave to this revision of the calendar; empty if it gave none."""
+        """The ID that the desktop gave to this revision of the calendar, or "" if it gave none."""
         self._here: set[str] | None = None
-        """The UUIDs of this host's GPUs; None before the first sample."""
+        """The UUIDs of this host's GPUs, or None before the first sample."""
         self._idle: dict[str, Idle] = {}
         self._uses: list[Used] = []
         self._saved_at = 0.0

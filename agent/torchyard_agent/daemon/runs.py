@@ -40,7 +40,7 @@ class Runs:
         self._node = node
         self._keepers: dict[str, Connection] = {}
         self._starting: dict[str, asyncio.Event] = {}
-        """An event for each run whose keeper is being started; set once the keeper has answered or failed."""
+        """An event for each run whose keeper is being started. It is set once the keeper has answered or failed."""
         self._launching = 0
         """Number of unanswered requests to prepare or begin a run."""
         self._warm: set[str] = set()

@@ -52,7 +52,7 @@ class Use(NamedTuple):
     run_id: str = ""
     """The run of this agent's user to which the process belongs, or "" if there is none."""
     keeper: int = 0
-    """The PID of the run's keeper, if the process belongs to a run of another agent; otherwise 0."""
+    """The PID of the run's keeper if the process belongs to a run of another agent, otherwise 0."""
     claimed: str = ""
     """The person named in the record of the run, or "" if there is none."""
     origin: Origin | None = None

@@ -36,7 +36,7 @@ The process may belong to another person who shares the login.
 MAX_NOTED = 10
 """Maximum number of processes of one user on one GPU that are recorded during one booking.
 
-The user is warned about no more than these. The end of a process is always recorded.
+The user is warned about no more than these. The termination of a process is always recorded.
 """
 MAX_NOTICES = 2000
 _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
@@ -58,7 +58,7 @@ class Case(NamedTuple):
     since: float
     warned: bool = False
     stop_at: float | None = None
-    """The time, announced in the warning, at which the process will be ended; None if it will not be ended."""
+    """The time, announced in the warning, at which the process will be ended, or None if it will not be ended."""
     terminated: bool = False
     killed: bool = False
 

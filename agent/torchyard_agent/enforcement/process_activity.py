@@ -63,7 +63,7 @@ class Activity:
 def _measure(pid: int) -> tuple[int, int] | None:
     """Returns a process's start time, and the CPU ticks of the process, its descendants and their ended children.
 
-    Returns None if the process has ended or is hidden from this user.
+    Returns None if the process has exited or is hidden from this user.
     """
     root = _fields(pid)
     if root is None:
@@ -78,7 +78,7 @@ def _started(pid: int) -> int | None:
 
 
 def _fields(pid: int) -> list[bytes] | None:
-    """Returns the fields of /proc/PID/stat from the third on, or None if the process has ended or is hidden."""
+    """Returns the fields of /proc/PID/stat from the third on, or None if the process has exited or is hidden."""
     try:
         return read_stat(pid)
     except (OSError, ValueError):

@@ -26,7 +26,7 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int) -> Identity | None:
-    """Returns the identity of the process with this PID, or None if it has ended or is hidden (hidepid, container)."""
+    """Returns the identity of the process with this PID, or None if it has exited or is hidden (hidepid, container)."""
     try:
         fields = read_stat(pid)
         if fields[0] in (b"Z", b"X"):

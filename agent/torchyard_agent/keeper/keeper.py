@@ -390,7 +390,7 @@ class Keeper:
 
     @property
     def outcome(self) -> dict[str, Any] | None:
-        """The `state` and `reason` of the run's end, and whether the run is `paused`; None if it has not ended."""
+        """The `state` and `reason` of the run's end, and whether the run is `paused`, or None if it has not ended."""
         status = self._status
         if status is None or status.ended is None:
             return None

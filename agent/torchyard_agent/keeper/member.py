@@ -80,7 +80,7 @@ class Member:
         """Whether checkpoints of the run are replicated."""
         self._trials: TrialKeepers | None = None
         self._answering: set[asyncio.Task[None]] = set()
-        """Tasks that answer requests about trials; the event loop holds only weak references to them."""
+        """Tasks that answer requests about trials. The event loop holds only weak references to them."""
         ranks.send = self._send
 
     async def run(self) -> None:

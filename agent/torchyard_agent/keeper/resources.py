@@ -42,7 +42,7 @@ class RunResources:
         self.gang_port = gang.ports[0]
         self.gang_socket: socket.socket = gang.take(self.gang_port)
         self.checkpoint = checkpoint
-        """The checkpoint that the run resumes from; empty if none."""
+        """The name of the checkpoint from which the run resumes, or "" if there is none."""
         self._locks = locks
         self.gpus = gpus
         """The UUIDs of the run's GPUs, which a scheduled run locks only at its start."""

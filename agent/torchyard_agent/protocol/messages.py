@@ -179,7 +179,7 @@ class Start(TypedDict):
     carry: bool
     """Whether the keepers replicate checkpoints, because the hosts have no shared folder for checkpoints."""
     spare_imports: list[str]
-    """The modules that a spare interpreter for each rank imports while the run trains; empty if there are no spares."""
+    """The modules that spare interpreters of ranks import while the run trains. Empty if there are no spares."""
     start_at: Any
     """The start time in RFC 3339 with an offset or in seconds since 1970, or None to start immediately."""
     booking: Any

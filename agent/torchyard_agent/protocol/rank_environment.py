@@ -126,7 +126,7 @@ class RankEnvironment:
         """Returns the assignment of a replica for a generation of its gang. The first generation is 0.
 
         Args:
-            attempt: How often the replica has returned to a gang that continued without it; 0 if it starts with its
+            attempt: How often the replica has returned to a gang that continued without it, or 0 if it starts with its
                 gang.
             started_with: The number of ranks with which the generation began, if the replica was added later.
         """

@@ -2,7 +2,7 @@
 
     job.json       what the batch program needs, without secrets (`run_plan.py`)
     job.sh         the script that was submitted
-    secrets.json   the values of `program.secrets`; removed at the run's end
+    secrets.json   the values of `program.secrets`, removed at the run's end
     submitted.json the IDs of the job and of its successors, newest last, with the time of submission
     started.json   the nodes of the current generation by slot
     *.log          the output of the batch program and of the keepers

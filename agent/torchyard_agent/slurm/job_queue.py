@@ -70,7 +70,7 @@ class JobQueue:
         self._failures = 0
         self._tried = float("-inf")
         self.as_of = 0.0
-        """The time of the answer, in seconds since 1970; 0 before the first one."""
+        """The time of the answer in seconds since 1970, or 0 before the first answer."""
         self._jobs: dict[str, Job] = {}
         self.ends: dict[str, str] = {}
         """How Slurm ended the jobs that left the queue before the end of their runs, by run."""
@@ -136,7 +136,7 @@ class JobQueue:
 
 
 async def show(job_id: str) -> Job | None:
-    """Returns one job by `scontrol`, which does not count as polling; None if Slurm no longer knows the job.
+    """Returns a job as shown by `scontrol`, or None if Slurm no longer knows the job. This does not count as polling.
 
     Called only a few times per job: after its submission, and when its keepers are no longer running.
     """

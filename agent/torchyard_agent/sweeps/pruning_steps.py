@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST_STEPS = 20
-"""Maximum number of steps for which a value is reported at once."""
+"""Maximum number of steps for which one sampled value is reported."""
 
 
 def passed_steps(pruner: Mapping[str, Any], after: int, to: int) -> list[int]:

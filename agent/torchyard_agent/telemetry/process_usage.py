@@ -42,7 +42,7 @@ class _Process:
                 _Process.open_files += 1
 
     def usage(self) -> tuple[int, int] | None:
-        """Returns the CPU ticks and resident pages, or None once the process has ended."""
+        """Returns the CPU ticks and resident pages, or None once the process has exited."""
         try:
             line = os.pread(self.file, 1024, 0) if self.file >= 0 else read(f"/proc/{self.pid}/stat", 1024)
         except OSError:

@@ -50,7 +50,7 @@ def stat_fields(line: bytes) -> list[bytes]:
 
 
 def read_stat(pid: int) -> list[bytes]:
-    """Returns the `stat_fields` of a process. Raises OSError if the process has ended, or ValueError."""
+    """Returns the `stat_fields` of a process. Raises OSError if the process has exited, or ValueError."""
     return stat_fields(read(f"/proc/{pid}/stat", 1024))
 
 

@@ -68,7 +68,7 @@ class CheckpointGroup:
             )
 
     def answer_sigterm(self, step: int) -> GracefulStop | None:
-        """Begins to handle SIGTERM, and returns the graceful stop that does so, or None if SIGTERM cannot be handled.
+        """Starts handling SIGTERM, and returns the graceful stop that does so, or None if SIGTERM cannot be handled.
 
         SIGTERM can be handled if Torchyard started this process and, if the group has several processes, there is a
         join store. `step` is the number of finished steps.

@@ -131,7 +131,7 @@ def restore(
 ) -> Resumed | None:
     """Loads the newest complete checkpoint into `model`, and returns the state to resume from, or None.
 
-    All ranks of the group must call this function; the other ranks wait until the first rank has read the checkpoint.
+    All ranks of the group must call this function. The other ranks wait until the first rank has read the checkpoint.
     Groups without the chief resume from the parts that they saved, and receive their model from servers or other
     groups. If the checkpoint belongs to another model, UsageProblem is raised on all ranks of the chief's group.
 

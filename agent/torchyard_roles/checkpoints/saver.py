@@ -166,7 +166,7 @@ class CheckpointSaver:
 
         Args:
             kept: The steps whose parts are kept.
-            last: Whether to wait until the checkpoint is written; otherwise a thread writes it.
+            last: Whether to wait until the checkpoint is written. If not, a thread writes it.
             final: Whether to mark the checkpoint as the end of training.
             anew: Whether to save the step again, even if it is already saved, because the model has changed.
 

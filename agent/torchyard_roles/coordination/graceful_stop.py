@@ -41,13 +41,13 @@ class GracefulStop:
     """The graceful stop of one rank.
 
     Args:
-        store: The join store; None for a process that trains alone.
+        store: The join store, or None for a process that trains alone.
         ranks: Returns the ranks that are not lost. The first of them determines the last step. The default is all
             ranks.
         stop_file: The path of a file that exists if the run is being stopped. If the file does not exist, SIGTERM ends
             only this rank, and the others detect its loss. If the path is empty, every SIGTERM stops the run.
         patience_s: Time in seconds after SIGTERM within which the file may still appear. A scheduler signals ranks and
-            keepers at the same time; the keepers then write the file, and signal the ranks again.
+            keepers at the same time. The keepers then write the file, and signal the ranks again.
 
     Attributes:
         exit_code: The exit status of this process after a stop: 0 if the run is being stopped.
@@ -80,7 +80,7 @@ class GracefulStop:
         self._process = os.getpid()
 
     def install(self, step: int) -> bool:
-        """Begins to handle SIGTERM. `step` is the number of finished steps.
+        """Starts handling SIGTERM. `step` is the number of finished steps.
 
         Returns:
             False if the script has its own handler, or if the calling thread is not the main thread. Only the main

@@ -41,7 +41,7 @@ Callback = Callable[[bytes], None]
 class JoinStore:
     """A dictionary of byte strings that all ranks of a run share. All methods are thread-safe.
 
-    A key has at most 256 bytes, a value at most 64 KiB, and the store at most 10,000 keys; calls that exceed a limit
+    A key has at most 256 bytes, a value at most 64 KiB, and the store at most 10,000 keys. Calls that exceed a limit
     raise UsageProblem. Every request raises StoreLost once the store has been unreachable for RECONNECT_S, or close()
     has been called.
     """
@@ -174,7 +174,7 @@ class JoinStore:
         return _checked(request.answer, words, wait_s)
 
     def _send(self, number: int, request: _Request) -> None:
-        """Sends a request if there is a connection; otherwise the next connection sends it.
+        """Sends a request if there is a connection. Otherwise it is sent over the next connection.
 
         The caller must hold the lock.
         """

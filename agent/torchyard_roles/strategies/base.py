@@ -43,7 +43,7 @@ class Strategy(ABC):
     """Whether this process trains its own model, and saves and stops independently."""
 
     members: ReplaceableGroup | None = None
-    """The connections of a group that continues without lost workers; None if a loss ends the group."""
+    """The connections of a group that continues without lost workers, or None if a loss ends the group."""
 
     samples = 0
     """The number of samples in the batches of this process's finished steps, which Cluster sets at each boundary.

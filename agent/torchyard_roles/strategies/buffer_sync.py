@@ -15,8 +15,9 @@ class SyncedBuffers:
     def __init__(self) -> None:
         self._places: list[tuple[torch.nn.Module, str]] = []
         self._copies: list[torch.Tensor | None] = []
-        """Copies of the buffers, with which their values are compared; None for a buffer on a GPU, where a comparison
-        would block.
+        """Copies of the buffers, with which the current values are compared.
+
+        The copy is None for a buffer on a GPU, where a comparison would block.
         """
 
     def add(self, model: torch.nn.Module) -> None:

@@ -34,7 +34,7 @@ class FiniteGradients:
         on_nan: str,
         agree: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
     ) -> None:
-        """Begins to check the gradients before each step of an optimizer.
+        """Installs the check of the gradients before each step of an optimizer.
 
         Args:
             agree: Returns whether a flag is true on all ranks, given this rank's flag and the number of the step.

@@ -28,7 +28,7 @@ SCRATCH = ".carried-"
 KEPT = 2
 """The number of copied checkpoints that are kept."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}|\.metadata")
-"""Names of checkpoint files; `.metadata` describes the parts of a sharded model."""
+"""Names of checkpoint files. `.metadata` describes the parts of a sharded model."""
 MAX_FILES = 10_000
 MAX_ABOUT = 8 * 1024 * 1024
 

@@ -35,7 +35,7 @@ class CheckpointRestore:
         self._order = order
         self._on_problem = on_problem
         self._delayed: list[dict[str, FromPrimary]] = []
-        """The orders of delayed starts, by host; one entry for each start."""
+        """The orders of delayed starts. Each entry contains the orders of one start, by host."""
         self._task: asyncio.Task[None] | None = None
 
     def start_when_restored(self, orders: Mapping[str, FromPrimary]) -> None:

@@ -35,7 +35,7 @@ class Schedule:
     ):
         self.own = own
         self.start_at = start_at
-        """The planned start; None for a run that starts immediately."""
+        """The planned start, or None for a run that starts immediately."""
         self._gpus = frozenset(gpus)
         self._submitted = submitted
         self._warn_s = warn_s

@@ -76,7 +76,7 @@ class RankSupervisor:
         self._warm = warm or WarmInterpreters()
         self._spares_after_s = spares_after_s
         self._spare_imports: list[str] = []
-        """The modules that spare interpreters import; empty if there are no spares."""
+        """The modules that spare interpreters import. Empty if there are no spares."""
         self._max_restarts = 0
         self._spares_timer: asyncio.TimerHandle | None = None
         self._replicas: dict[str, ReplicaAssignment] = {}

@@ -86,7 +86,7 @@ class ErrorFeedbackCodec:
         return found
 
     def begin_average(self, numbers: Sequence[int], number: int, of: int) -> None:
-        """Begins to average slice `number` of `of` slices, with the errors of the last committed round."""
+        """Starts averaging slice `number` of `of` slices, with the errors of the last committed round."""
         self._next_average_errors = {}
         if not self.has_feedback:
             return

@@ -84,7 +84,7 @@ class Holdings:
         self.peers = list(peers)
         self.shards = shards
         self.lineage = ""
-        """The ID of the initial value that all deltas refer to; empty until this group has started."""
+        """The ID of the initial value to which all deltas refer. Empty until this group has started."""
         self.hosts = list(range(len(shards)))
         self.masters: dict[int, Master] = {}
         self.ended: dict[int, int] = {}
@@ -92,12 +92,12 @@ class Holdings:
         self.gone: dict[int, float] = {}
         """Groups that are unreachable, with the monotonic time of the loss."""
         self.changed = threading.Condition()
-        """Guards `ended`, `gone`, `hosts`, `peers`, `masters` and the generations; notified of changes."""
+        """Guards `ended`, `gone`, `hosts`, `peers`, `masters` and the generations, and is notified of changes."""
         self._generations = [0] * len(peers)
         self.rest: Callable[[], torch.Tensor] | None = None
         """Returns the frozen parameters and buffers as bytes. All groups start with the chief's."""
         self.copies: list[ShardCopy] = []
-        """This group's copies, one per shard; filled before `lineage` is set."""
+        """This group's copies, one per shard. Filled before `lineage` is set."""
 
     def move(self, shard: int, group: int) -> None:
         with self.changed:

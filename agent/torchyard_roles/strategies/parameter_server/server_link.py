@@ -167,7 +167,7 @@ class ServerLink:
 
     @property
     def lost(self) -> PeerLost | None:
-        """The loss of this server, or of a peer that it reported, because of which training ends; otherwise None."""
+        """The loss because of which training ends (of this server, or of a peer that it reported), or None."""
         error = self._error
         return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 

@@ -129,7 +129,7 @@ class Reducer:
         self._closed = False
 
     def start(self) -> Reducer:
-        """Starts to handle requests in background threads until close() is called."""
+        """Starts handling requests in background threads, until close() is called."""
         self._spawn(self.serve_forever, "accept")
         return self
 
