@@ -1,4 +1,4 @@
-"""The store of snapshots of working folders: files addressed by their content, and a manifest for each snapshot.
+"""The store of working folder snapshots: files addressed by their content, and a manifest for each snapshot.
 
 A manifest lists {"path", "mode", "size", "sha256"} for files, {"path", "link"} for symbolic links and {"path",
 "folder"} for empty folders. The SHA-256 of its canonical JSON is the root that identifies the snapshot (see

@@ -69,7 +69,7 @@ class Cluster:
         """The optimizer of the first distribute() call, or an OptimizerList."""
         self._calls = 0
         self._gradient_bytes = 0
-        """Size of the gradients of all models, for reports."""
+        """Total size in bytes of all models' gradients, for reports."""
         self._resumed_at = 0
         self._graceful_stop: GracefulStop | None = None
         self._saver: CheckpointSaver | None = None

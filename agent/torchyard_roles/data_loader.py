@@ -286,7 +286,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _order_of_next(self) -> dict[str, Any]:
-        """Returns what determines the order of the next epoch: its number, or the state of a random generator."""
+        """Returns the data that determine the next epoch's order: its number, or the state of a random generator."""
         if isinstance(self.sampler, DistributedSampler):
             return {"epoch": int(self.sampler.epoch)}
         if self.generator is not None:

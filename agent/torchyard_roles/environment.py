@@ -23,7 +23,7 @@ ASYNCHRONOUS = ("downpour", "hogwild", "diloco")
 """Strategies in which each worker group is a gang."""
 KEY_BYTES = 32
 LONGEST_NUMBER = 18
-"""Maximum number of digits of a number in an environment variable."""
+"""Maximum number of digits in a numeric environment variable."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Environment:
     LOCAL_RANK may differ: it numbers the processes of all replicas without GPUs on one host together.
     """
     local_world_size: int = 1
-    """The number of processes of the replica."""
+    """The replica's number of processes."""
     strategy: str = "all_reduce"
     master: str = ""
     """`address:port` of the trainers' rendezvous, or empty."""
@@ -64,9 +64,12 @@ class Environment:
     group_size: int = 1
     """The number of processes of the worker group, or 1 for processes that do not train."""
     generation: int = 0
-    """How often the gang of the process has been restarted."""
+    """The number of times that the process's gang has been restarted."""
     attempt: int = 0
-    """How often the replica has returned to a gang that continued without it, or 0 if it started with its gang."""
+    """The number of times that the replica has returned to a gang that continued without it.
+
+    It is 0 if the replica started with its gang.
+    """
     started_with: int = 0
     """The number of ranks with which the current generation began if this replica was added later, otherwise 0."""
     peers: Peers = field(default_factory=Peers)

@@ -6,7 +6,7 @@ RolesError                 base class: a message and a hint
 ├── NotInThisVersion       a strategy that the installed torchyard_roles does not have
 ├── StoreLost              the run's join store no longer answers
 ├── StoreTimeout           another process did not make an expected call in time, such as mean()
-├── PeerLost               a process of the run has ended or is unreachable
+├── PeerLost               a process of the run has exited or is unreachable
 ├── NotFinite              the gradients of a step are NaN or infinite, and strategy.on_nan is fail
 └── ProtocolError          the peer sent an invalid message, or has a different key, size or dtype
 """
@@ -50,7 +50,7 @@ class StoreTimeout(RolesError):
 
 
 class PeerLost(RolesError):
-    """Raised when a process of the run has ended or is unreachable.
+    """Raised when a process of the run has exited or is unreachable.
 
     Calls that wait for that process raise it, such as connect() or the optimizer's step().
 

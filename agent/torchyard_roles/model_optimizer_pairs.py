@@ -73,7 +73,7 @@ class Pairs:
 
     @property
     def gradient_bytes(self) -> int:
-        """The size of the gradients of all trained parameters."""
+        """The total size in bytes of the gradients of all trained parameters."""
         trained = {id(each): each for group in self.optimizer.param_groups for each in group["params"]}
         return sum(each.numel() * each.element_size() for each in trained.values() if each.requires_grad)
 

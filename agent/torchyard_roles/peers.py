@@ -25,7 +25,7 @@ class TrainerAddress(NamedTuple):
     address: str
     port: int
     ranks: int
-    """The number of processes of the replica."""
+    """The replica's number of processes."""
     group: int
     """The worker group of the replica."""
 

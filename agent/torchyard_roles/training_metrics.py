@@ -33,7 +33,7 @@ class Progress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._steps = 0
-        self._samples = 0  # The number of samples in batches of the step that has not finished yet.
+        self._samples = 0  # The number of samples in the batches of the unfinished step.
         self._samples_stepped = 0
         self._stepped_at: float | None = None
         self._step_s: float | None = None

@@ -124,7 +124,7 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _in_use(folders: list[str]) -> set[str]:
-    """Returns those of `folders` that appear in the environment of a process of this user.
+    """Returns those of `folders` that appear in the environment of any of this user's processes.
 
     Scans /proc once.
     """

@@ -14,7 +14,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 PIECE = 512 * 1024
 """Maximum number of bytes of a file in one answer."""
 INCOMPLETE = (".saving-", ".carried-")
-"""Prefixes of the names of checkpoint folders that are being written or copied here.
+"""Prefixes of checkpoint folders that are being written or copied here.
 
 The folders are renamed when they are complete.
 """
@@ -50,7 +50,7 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
 
 
 def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
-    """Returns a part of a file of the run, starting at `offset`.
+    """Returns a part of one of the run's files, starting at `offset`.
 
     Raises RpcError if the file is outside the run's folder.
     """

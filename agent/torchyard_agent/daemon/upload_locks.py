@@ -2,8 +2,8 @@
 
 A lock is a file in the store, created with O_EXCL. Its owner updates the file's modification time as long as the owner
 is alive. The clocks of hosts may differ, so the modification time itself is not compared with a clock. Instead, a lock
-is stale if another daemon observes for STALE_AFTER_S that its modification time does not change. A lock whose owner was
-a daemon of the same host that has ended is stale immediately.
+is stale if another daemon observes for STALE_AFTER_S that its modification time does not change. A lock that was taken
+by another daemon of the same host is stale as soon as that daemon has exited.
 """
 
 from __future__ import annotations

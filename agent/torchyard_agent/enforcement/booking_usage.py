@@ -117,7 +117,7 @@ def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) 
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[dict[str, Idle], list[Used]]:
-    """Reads evidence that `to_json` has written. Raises ValueError, KeyError or TypeError if it is invalid."""
+    """Reads evidence that was written by `to_json`. Raises ValueError, KeyError or TypeError if it is invalid."""
     idle = {
         str(one["booking"]): Idle(
             tuple(map(str, one["gpus"])), parse_timestamp(one["since"]), parse_timestamp(one["seen"])

@@ -65,7 +65,7 @@ class Use(NamedTuple):
 
     @property
     def by(self) -> int | None:
-        """The UID of the user of the GPU.
+        """The UID of the GPU's user.
 
         It is 0 if a root daemon acted for an unknown session, and None if it is unknown.
         """

@@ -24,9 +24,9 @@ KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
 """Time in seconds from SIGTERM to SIGKILL for a run. The run needs this time to save its state."""
 FORGET_AFTER_S = 3600.0
-"""Time in seconds without use after which a user of an unbooked GPU is forgotten.
+"""Time in seconds without use after which the record of a user of an unbooked GPU is discarded.
 
-A user of a booked GPU is forgotten when the booking ends.
+For a booked GPU, the record is discarded when the booking ends.
 """
 QUIET_S = 600.0
 """If a user did not use the GPU for this many seconds, the user's next process gets SIGTERM before SIGKILL again.
@@ -34,7 +34,7 @@ QUIET_S = 600.0
 The process may belong to another person who shares the login.
 """
 MAX_NOTED = 10
-"""Maximum number of processes of one user on one GPU that are recorded during one booking.
+"""Maximum number of a user's processes on one GPU that are recorded during one booking.
 
 The user is warned about no more than these. The termination of a process is always recorded.
 """

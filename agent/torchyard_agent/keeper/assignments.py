@@ -47,7 +47,7 @@ class Assignments:
     def of_gang(
         self, names: Collection[str], generation: int, dropped: Collection[str], attempt: int = 0
     ) -> dict[str, list[ReplicaAssignment]]:
-        """Returns, by host, the assignments for a restart of a gang, or for the return of one of its replicas.
+        """Returns, by host, the assignments for restarting a gang, or for the return of one of its replicas.
 
         If a replica returns, `attempt` is the number of this return. Ranks and world sizes do not include the replicas
         in `dropped`. Replicas that were added after the generation began are included only in the assignments of added

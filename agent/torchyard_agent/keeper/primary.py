@@ -479,7 +479,8 @@ class Primary:
             return
         cut_off = bool(introduction.get("cut_off"))  # Older members do not send this field.
         if cut_off and not self._run.host(host).lost:
-            # The member has ended its ranks, but this is not known here, because its heartbeats have arrived in time.
+            # The member has ended its ranks, but its lease has not expired here, because its heartbeats arrived in
+            # time.
             self._lose(host, f"its keeper did not hear {self._host} in time, and ended its ranks")
         channel = self._members.channel(host)
         if channel is None:
@@ -491,7 +492,7 @@ class Primary:
                 self._members.send(host, messages.RunEnded(self._status.ended))
         elif not self._run.host(host).lost:
             self._feed(events.LinkRestored(host))
-        # If this member is considered lost, it may not know this. `lost` makes it end its ranks and then report its
+        # A member that is considered lost may not be aware of this. `lost` makes it end its ranks and then report its
         # return.
         stream.send({"got": channel.received, "lost": cut_off or self._run.host(host).lost})
         await channel.run_connection(stream, int(introduction["got"]))

@@ -69,7 +69,7 @@ class RunGrowth:
             raise RpcError(f"no worker can be added to run {self._run_id}: {why}", "cannot_grow")
 
     def check(self, request: Grow) -> str:
-        """Returns the host on which the replicas are to be added. Raises RpcError if they cannot be added."""
+        """Returns the host to which the replicas will be added. Raises RpcError if they cannot be added."""
         run, replicas, member = self._run(), request["replicas"], request["member"]
         host = str(member["host"]) if member is not None else str(replicas[0]["host"]) if replicas else ""
         self._require_growth(host)
@@ -86,7 +86,7 @@ class RunGrowth:
         return host
 
     def grow(self, host: str, replicas: Sequence[ReplicaPlan], entry: dict[str, Any]) -> None:
-        """Adds replicas that `check` has accepted.
+        """Adds replicas that `check` accepted.
 
         Args:
             entry: The journal entry of the user's request.

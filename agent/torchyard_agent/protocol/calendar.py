@@ -31,7 +31,7 @@ LEVELS = (OFF, OBSERVE, WARN, STOP)
 
 
 class CalendarBooking(NamedTuple):
-    """A booking that has not ended yet."""
+    """A booking that has not yet ended."""
 
     id: str
     owner: str
@@ -107,7 +107,7 @@ class Calendar(NamedTuple):
         return tuple(sorted(found))
 
     def knows(self, person: str) -> bool:
-        """Returns whether this person owns a booking, is in the table of logins, or has sent the calendar."""
+        """Returns whether this person owns a booking, is in the table of logins, or sent the calendar."""
         booked = any(one.owner == person for one in self.bookings)
         return booked or person == self.person or any(person in entry.persons for entry in self.logins)
 

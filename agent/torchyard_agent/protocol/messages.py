@@ -27,7 +27,7 @@ class ReplicaAssignment(TypedDict):
     trainer: bool
     gpus: list[str]
     generation: int
-    """How often the replica's gang has been restarted."""
+    """The number of times that the replica's gang has been restarted."""
     ranks: list[RankAssignment]
 
 
@@ -43,13 +43,13 @@ class ReplicaPlan(TypedDict):
     trainer: bool
     gpus: list[str]
     processes: int
-    """The number of ranks of the replica."""
+    """The replica's number of ranks."""
     address: str
     """`host:port` on the data network."""
     run_dir: str
     """The run's folder on its host."""
     argv: list[str]
-    """The command line. The placeholders of `program.args` and `program.command` are not replaced yet."""
+    """The command line. The placeholders of `program.args` and `program.command` have not yet been replaced."""
     env: dict[str, str]
 
 

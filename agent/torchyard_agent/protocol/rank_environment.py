@@ -126,8 +126,8 @@ class RankEnvironment:
         """Returns the assignment of a replica for a generation of its gang. The first generation is 0.
 
         Args:
-            attempt: How often the replica has returned to a gang that continued without it, or 0 if it starts with its
-                gang.
+            attempt: The number of times that the replica has returned to a gang that continued without it. It is 0 if
+                the replica starts with its gang.
             started_with: The number of ranks with which the generation began, if the replica was added later.
         """
         return ReplicaAssignment(

@@ -53,7 +53,7 @@ class ClusterRuns(Runs):
         self._over: set[str] = set()
         """Runs that have ended, whose journals need not be read again."""
         self._views: dict[str, tuple[JournalReader, dict[str, Any]]] = {}
-        """The journals of the primaries of runs that have not ended, with the state so far."""
+        """The primary's journal for each run that has not ended, with the run's state so far."""
 
     async def keeper(self, run_id: str) -> Connection | None:
         known = self._keepers.get(run_id)

@@ -1,6 +1,6 @@
 """The folder of a run's job, in the run's folder of its primary slot, on the file system that all nodes share.
 
-    job.json       what the batch program needs, without secrets (`run_plan.py`)
+    job.json       the data that the batch program needs, without secrets (`run_plan.py`)
     job.sh         the script that was submitted
     secrets.json   the values of `program.secrets`, removed at the run's end
     submitted.json the IDs of the job and of its successors, newest last, with the time of submission

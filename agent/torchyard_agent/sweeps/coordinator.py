@@ -442,7 +442,7 @@ _UNCERTAIN = ("host_lost", "timeout", "disconnected")
 
 
 def _digest(file: str) -> str:
-    """Returns the SHA-256 of the copy of the study, by which desktops detect a mixture of two copies."""
+    """Returns the SHA-256 of the study's copy, by which desktops detect that they have read parts of two copies."""
     try:
         with open(file, "rb") as opened:
             return hashlib.sha256(opened.read()).hexdigest()

@@ -1,4 +1,4 @@
-"""The fingerprint of a checkpoint: a description of the structure of model and optimizer, without their values."""
+"""The fingerprint of a checkpoint: a description of the model's and optimizer's structure, without their values."""
 
 from __future__ import annotations
 

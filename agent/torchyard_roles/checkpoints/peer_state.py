@@ -27,7 +27,7 @@ class PeerState(NamedTuple):
 
     step: int
     model: dict[str, Any]
-    """The state of the model of the first distribute() call."""
+    """The state of the first distribute() call's model."""
     exchange: dict[str, Any]
     """The exchange's state, as returned by `Strategy.exchange_state()`."""
     resumed: Resumed

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 AHEAD_S = 0.3
 """How many seconds in advance a save is announced. The announcement must reach all ranks before they reach the step."""
 SHARED = "shared"
-"""Suffix of the name of the folder in which all ranks write their parts of a sharded model."""
+"""Suffix of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
 """Longest time in seconds to wait for the parts of other ranks.
 

@@ -41,7 +41,7 @@ class ShardedSaving:
         self._mesh = mesh if mesh.device_type == "cpu" else DeviceMesh("cpu", mesh.mesh)
         self._buffers: dict[str, torch.Tensor] = {}
         self._sources: dict[str, Any] = {}
-        """The sharded tensors of a save whose values are not copied yet."""
+        """The sharded tensors of a save whose values have not yet been copied."""
         self._copies: dict[str, Any] = {}
         """All tensors of this save."""
         self._copied = threading.Event()
@@ -192,7 +192,7 @@ class ShardedSaving:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def _copy_values(self) -> None:
-        """Copies those values of the save in progress that are not copied yet."""
+        """Copies the values of the save in progress that have not yet been copied."""
         from torch.distributed.tensor import DTensor
 
         sources, self._sources = self._sources, {}

@@ -11,7 +11,7 @@ stays valid. Keys below `meet/<scope>/`:
     3/0/1/2       value of rank 1 of group 0 in generation 2, in meeting 3 (3/0/1/2/7: its eighth piece)
     3/0/2         number of ranks of that generation that stored their value
     3/0           the group's part is complete: generation and number of ranks
-    done          the open meeting                          site/<site>   the last meeting of a line of the script
+    done          the open meeting                          site/<site>   the last meeting of a script line
     left/0        group 0 has ended                         left/0/2      number of its ranks that have ended
     first/0/2/5   what group 0 does in its sixth call after restart 2: `join 3` or `repeat 2`
     restarted     a group was restarted
@@ -57,7 +57,7 @@ class StoreCollectives:
         self._calls = 0
         self._has_joined = not self._asynchronous or not environment.generation
         self._kept: dict[str, tuple[int, int]] = {}
-        """(last meeting, number of pieces) by line of the script."""
+        """(last meeting, number of pieces) by script line."""
         self._obsolete: list[tuple[int, int]] = []
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool = False) -> list[bytes]:
@@ -65,7 +65,7 @@ class StoreCollectives:
 
         Args:
             value: The value of this rank, at most 16 MiB.
-            site: An identifier of the line of the script, the same on all ranks.
+            site: An identifier of the script line that makes the call. It is the same on all ranks.
             what: The name of the collective call in messages.
             resuming: Whether the script has not yet reached the point at which it resumes.
 
@@ -192,7 +192,7 @@ class StoreCollectives:
         self._kept[site] = (number, pieces)
 
     def _first_calls(self, site: str, *, resuming: bool) -> tuple[str, int]:
-        """Returns what a restarted group does in its next call: `join` or `repeat`, and the number of the meeting.
+        """Returns the action of a restarted group's next call, `join` or `repeat`, and the number of the meeting.
 
         The result is the same on all ranks of the group.
         """

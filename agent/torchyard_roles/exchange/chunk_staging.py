@@ -113,7 +113,7 @@ class Staging:
         return Gradient(out, frozenset(absent))
 
     def values(self, chunk: Chunk) -> torch.Tensor:
-        """Returns a copy of a chunk of the current parameters."""
+        """Returns a copy of the current parameters in a chunk."""
         parts = [
             self._parameters[piece.parameter].detach().reshape(-1)[piece.start : piece.stop] for piece in chunk.pieces
         ]

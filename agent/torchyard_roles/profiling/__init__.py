@@ -1,1 +1,1 @@
-"""Measurement of the steps of a training script, for predictions of its speed on other topologies."""
+"""Measures a training script's steps, to predict the script's speed on other topologies."""

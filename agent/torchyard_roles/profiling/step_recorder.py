@@ -38,7 +38,7 @@ FEWEST, MOST = 5, 60
 ENOUGH_S = 6.0
 """Measured time in seconds after which FEWEST steps of a batch size suffice."""
 LIMIT_S = 45.0
-"""Time in seconds from the first step to the exit. The file then contains what has been measured."""
+"""Time in seconds from the first step to the exit. The file then contains the measurements so far."""
 SMALLEST_BATCH = 2
 MOST_GRADIENTS = 400
 """Largest number of gradients in the file. If there are more, neighbouring gradients are combined."""
@@ -262,7 +262,7 @@ class StepRecorder:
         os._exit(0)
 
     def write(self) -> None:
-        """Writes what has been measured. Does nothing before the first measured step."""
+        """Writes the measurements so far. Does nothing before the first measured step."""
         self._keep_size()
         if not self._sizes:
             return

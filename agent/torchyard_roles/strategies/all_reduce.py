@@ -122,7 +122,7 @@ class AllReduce(Strategy):
     def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
         """Makes the next backward pass arm the averager.
 
-        A hook of the gradient of an output does this, because it runs first in the pass.
+        A hook on the gradient of an output does this, because this hook runs first in the pass.
         """
         if self._averager is None or not torch.is_grad_enabled():
             return
@@ -224,7 +224,7 @@ class AllReduce(Strategy):
         if dist.is_initialized():
             if self._owns_group:
                 dist.destroy_process_group()
-            else:  # A process group that the script itself has initialized is left unchanged.
+            else:  # A process group that the script itself initialized is left unchanged.
                 for group in self._groups:
                     dist.destroy_process_group(group)
             gloo_shutdown.settle()

@@ -34,7 +34,7 @@ from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
 
 EVENTS = 8
-"""Maximum number of pairs of GPU events that are kept before they are evaluated."""
+"""Maximum number of GPU event pairs that are kept before they are evaluated."""
 LAST_CHECK_S = 30.0
 """Longest time in seconds to wait at the end for the other ranks, to compare parameters with them."""
 _PASS, _STEP, _END = 1, 2, 3
@@ -181,7 +181,7 @@ class GradientAverager:
     def before_forward(self) -> None:
         """Prepares for a forward pass that records gradients.
 
-        If a backward pass is still armed at this time, an exception has ended it.
+        If a backward pass is still armed at this time, it was ended by an exception.
         """
         self.notice_unfrozen()
         if not self._armed or torch._C._current_graph_task_id() != -1:
@@ -367,7 +367,7 @@ class GradientAverager:
             self._events.append((start, _recorded()))
 
     def _average(self, kind: int, round_: int) -> list[int]:
-        """Averages the buckets that any rank has marked in its message, and returns the agreed message.
+        """Averages the buckets that any rank marked in its message, and returns the agreed message.
 
         The averages are written to the buckets' flat tensors, and the call may be repeated.
         """

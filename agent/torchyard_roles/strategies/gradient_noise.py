@@ -1,4 +1,4 @@
-"""The gradient noise scale of a data-parallel run, estimated from norms of this rank's and of the averaged gradients.
+"""The gradient noise scale of a data-parallel run, estimated from norms of this rank's and the averaged gradients.
 
 The noise scale B = S/|G|² is the ratio of the gradients' variance for one sample to their squared length. Global
 batches that are much larger than B hardly reduce the number of steps. With a batch of B, training takes twice the

@@ -16,7 +16,7 @@ from typing import Any
 
 NAME = re.compile(r"step-\d{12}")
 FINAL = "-final"
-"""Suffix that `newest` appends to the name of a checkpoint that the chief has marked as the last of the run.
+"""Suffix that `newest` appends to the name of a checkpoint that the chief marked as the run's last one.
 
 The name then differs from that of the unmarked checkpoint, so the checkpoint is copied again with its mark.
 """
@@ -24,7 +24,7 @@ ABOUT = "checkpoint.json"
 PARTS = "parts"
 """Name of the folder with the parts that ranks and servers save on their own hosts."""
 SCRATCH = ".carried-"
-"""Prefix of the name of a folder that is incomplete, because it is being copied to this host or linked."""
+"""Prefix of folders that are incomplete, because they are being copied to this host or linked."""
 KEPT = 2
 """The number of copied checkpoints that are kept."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}|\.metadata")

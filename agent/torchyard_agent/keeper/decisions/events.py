@@ -73,7 +73,7 @@ class HostLost(NamedTuple):
 
 
 class GangTrains(NamedTuple):
-    """All ranks of a generation of a gang have completed a step."""
+    """All ranks of a gang's generation have completed a step."""
 
     gang: str
     generation: int
@@ -84,7 +84,7 @@ class ReplicaReady(NamedTuple):
 
     replica: str
     attempt: int
-    """How often the replica has returned. `instructions.StartReplica` counts in the same way."""
+    """The number of this return of the replica. `instructions.StartReplica` counts in the same way."""
 
 
 class BoundaryReached(NamedTuple):
@@ -97,7 +97,7 @@ class BoundaryReached(NamedTuple):
 
 
 class ReplicasAdded(NamedTuple):
-    """Workers are to be added to the run on a host.
+    """A user has requested that workers be added to the run on a host.
 
     If the host is not a member yet, it has `join_within_s` to connect.
     """
@@ -145,9 +145,9 @@ class GpusAcquired(NamedTuple):
 
 
 class GpusBusy(NamedTuple):
-    """The GPUs of a scheduled run are in use on this host, which tries again.
+    """The GPUs of a scheduled run are in use on this host. The host tries again.
 
-    `what` describes the process that uses one.
+    `what` describes a process that uses one of the GPUs.
     """
 
     host: str

@@ -30,13 +30,13 @@ class Route(NamedTuple):
     under_way: str = ""
     """The checkpoint that is being copied to the host, or "" if there is none."""
     dropped: bool = False
-    """Whether the copy in progress was started in place of the copy of an older checkpoint."""
+    """Whether the copy in progress replaced that of an older checkpoint."""
     refused: str = ""
     """The last checkpoint that could not be copied to the host, or "" if there is none."""
 
 
 class Replication(NamedTuple):
-    """The state of the replication of checkpoints, from which decisions are made."""
+    """The state of checkpoint replication, from which decisions are made."""
 
     source: str
     """The chief's host."""
@@ -102,7 +102,7 @@ def on_host_lost(replication: Replication, host: str) -> Decided:
 
 
 def on_saved(replication: Replication, name: str) -> Decided:
-    """Handles a new checkpoint that the chief has saved."""
+    """Handles a new checkpoint that the chief saved."""
     return _settle(replication._replace(newest=name))
 
 

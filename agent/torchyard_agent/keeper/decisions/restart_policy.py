@@ -82,7 +82,7 @@ def _may_continue_without(run: Run, gang: Gang, replica: Replica, failure: Failu
     enough = least is not None and sum(one.pool == replica.pool for one in left) >= least
     is_running = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
     if replica.returns and run.members(gang)[0].state is ReplicaState.SUCCEEDED:
-        # The chief has ended and the last checkpoint is saved. From now on, the failure of a returned replica is
+        # The chief has finished and the last checkpoint is saved. From now on, the failure of a returned replica is
         # harmless, because its script may not end together with the others.
         is_running = all(one.state in (ReplicaState.RUNNING, ReplicaState.SUCCEEDED) for one in left)
     return replica.trainer and not replica.missing and enough and bool(left) and is_running
@@ -301,7 +301,7 @@ def _is_dispensable(run: Run, members: list[Replica]) -> bool:
 
 
 def _may_return(run: Run, gang: Gang) -> bool:
-    """Returns whether a gang that the run has dropped can be restarted, because all its hosts have returned."""
+    """Returns whether a gang that the run dropped can be restarted because all its hosts have returned."""
     return not run.members(gang) and _may_restart(run, gang) and not _lost_hosts(run, gang)
 
 

@@ -57,9 +57,9 @@ class Replica(NamedTuple):
     missing: bool = False
     """Whether the gang is continuing without the replica until the replica returns (`on_worker_loss: continue`)."""
     phase: str = ""
-    """The phase of the return of a lost replica (see `return_policy`)."""
+    """The phase of a lost replica's return (see `return_policy`)."""
     returns: int = 0
-    """How often the replica was started alone after a loss."""
+    """The number of times that the replica was started alone after a loss."""
     start_at: float = 0.0
     """The earliest time at which the lost replica is started."""
     added: bool = False
@@ -113,7 +113,7 @@ class Gang(NamedTuple):
     name: str
     phase: str = UP
     generation: int = 0
-    """How often the gang has been restarted."""
+    """The number of times that the gang has been restarted."""
     failures: tuple[Failure, ...] = ()
     """The failures in this generation, in the order in which they were reported."""
     cause: str = ""
@@ -121,7 +121,7 @@ class Gang(NamedTuple):
     failed_at: float = 0.0
     """The time at which the first failure of this generation was reported."""
     clearing: tuple[str, ...] = ()
-    """The hosts that have not reported yet that all processes of this generation have ended."""
+    """The hosts that have not yet reported that all processes of this generation have exited."""
     trains: bool = False
     """Whether all ranks of this generation have completed a step."""
     membership: int = 0

@@ -54,7 +54,7 @@ class GpuAcquisition:
     async def _try(self, only_if_idle: bool) -> str:
         """Tries once to lock the GPUs.
 
-        Returns "" if the GPUs are locked now, otherwise a description of what uses one of them.
+        Returns "" if the GPUs are now locked, otherwise a description of the process or run that uses one of them.
         """
         try:
             await self._resources.lock_gpus()

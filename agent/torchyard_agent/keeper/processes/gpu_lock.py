@@ -161,7 +161,7 @@ def _bind(uuid: str) -> socket.socket:
             holder = holder_of(uuid)
             if holder is not None:
                 raise GpuHeld(uuid, holder)
-            # The holder has bound the address but does not listen yet, or has just released it.
+            # The holder has bound the address but is not yet listening, or has just released it.
             time.sleep(0.02)
         raise GpuHeld(uuid, {})
 

@@ -97,9 +97,9 @@ class RankSupervisor:
         self._sessions: dict[str, set[int]] = {}
         """The sessions of the ranks of each replica's newest generation."""
         self._notifications: set[int] = set()
-        """PIDs of notification commands: children of this process that belong to no replica."""
+        """PIDs of notification commands, which are children of this process that belong to no replica."""
         self.trial_keepers: set[int] = set()
-        """PIDs of the keepers of a sweep's trials: children of this process that belong to no replica."""
+        """PIDs of trial keepers, which are children of this process that belong to no replica."""
         self._clearing: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._indexing: asyncio.Task[None] | None = None

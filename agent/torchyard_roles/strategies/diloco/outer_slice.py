@@ -26,7 +26,7 @@ class OuterSlice:
     """One server's slice, which is empty until begin() or load() is called. All methods are thread-safe.
 
     Args:
-        codec: The encoding of the groups' differences and of the changes of the sent parameters.
+        codec: The encoding of the groups' differences, and of changes in the sent parameters.
     """
 
     def __init__(self, codec: WireCodec) -> None:

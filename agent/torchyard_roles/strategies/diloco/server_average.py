@@ -181,7 +181,7 @@ class ServerAverage:
         change the model.
 
         Args:
-            weights: The weight of each of the fragments.
+            weights: The weight of each fragment.
             has_finished: Whether this group takes no further steps.
             fragment: The fragment that the differences belong to, or None for all.
 

@@ -38,18 +38,18 @@ STATE_WAIT_S = 5.0
 
 @dataclass
 class Contribution:
-    """One group's part of the average of a slice."""
+    """One group's contribution to the average of a slice."""
 
     weight: float
     has_finished: bool
     square: float = 0.0
-    """The sum of squares of all of the group's differences of parameters."""
+    """The sum of the squares of all of the group's parameter differences."""
     messages: list[torch.Tensor] = field(default_factory=list)
     """The differences that have arrived, encoded by the wire codec that all groups use."""
 
 
 class Totals(NamedTuple):
-    """The sums of the contributions of all groups to a round."""
+    """The sums of all groups' contributions to a round."""
 
     weight: float
     """The sum of the weights."""

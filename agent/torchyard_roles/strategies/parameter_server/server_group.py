@@ -95,7 +95,7 @@ class Servers:
         """Waits until all other groups have left, or the remaining groups have been unreachable for AWAY_S.
 
         Args:
-            logs: Whether to print which groups have not left yet.
+            logs: Whether to print which groups have not yet left.
         """
         for link in self._links:
             self._wait_for_other_groups(link, is_logged=not logs)

@@ -69,7 +69,7 @@ class WorkerPair:
         """Servers that kept their parameters when this group restarted."""
         self.steps = 0
         self.changes = 0
-        """How often this object has changed the parameters."""
+        """The number of times that this object has changed the parameters."""
         self._sent_options: list[remote_optimizer.Arguments] = []
         self._is_restored = False
         self._flushed = 0
