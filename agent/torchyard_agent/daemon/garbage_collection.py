@@ -236,7 +236,7 @@ def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
 
 
 def prune(agent_dir: str, now: float | None = None) -> int:
-    """Removes old unused snapshots and files, and returns the number of these snapshots. Errors are ignored."""
+    """Removes old unused snapshots and files, and returns the number of removed snapshots. Errors are ignored."""
     now = time.time() if now is None else now
     store = paths.store_dir(agent_dir)
     try:
@@ -300,7 +300,10 @@ def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
 
 
 def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
-    """Removes agents that have not been used for ARCHIVES_S, and old temporary files. Returns the number of agents."""
+    """Removes agents that have not been used for ARCHIVES_S, and old temporary files.
+
+    Returns the number of removed agents.
+    """
     store = paths.store_dir(agent_dir)
     in_use = archives_in_use(agent_dir, node, now)
     count = 0

@@ -30,7 +30,7 @@ def answer_hello(
     settle: Callable[[], None],
     retiring: Callable[[dict[str, Any]], None] = lambda params: None,
 ) -> Conversations | None:
-    """Answers `hello` requests until a client sends another or an invalid request, or does not read its answers.
+    """Answers `hello` requests until a client sends a different or invalid request, or does not read its answers.
 
     Args:
         settle: Unpacks a new archive. Called once, when no client has been active for SETTLE_AFTER_MS.

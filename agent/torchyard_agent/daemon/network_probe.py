@@ -122,7 +122,7 @@ class _Listener:
     def __init__(self, token: str, address: str):
         self._token = token.encode() + b"\n"
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # If the host is behind NAT, it does not itself have the address by which other hosts reach it.
+        # If the host is behind NAT, none of its interfaces has the address at which other hosts reach it.
         self._address = address if network_addresses.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
         self._held: port_reservation.HeldPorts | None = None

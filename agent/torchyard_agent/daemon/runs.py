@@ -159,7 +159,7 @@ class Runs:
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """A context manager that counts a request of a launch as unanswered until it exits."""
+        """A context manager during which one more request of a launch counts as unanswered."""
         self._launching += 1
         try:
             yield

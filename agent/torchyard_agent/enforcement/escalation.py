@@ -29,7 +29,7 @@ FORGET_AFTER_S = 3600.0
 For a booked GPU, the record is discarded when the booking ends.
 """
 QUIET_S = 600.0
-"""If a user did not use the GPU for this many seconds, the user's next process gets SIGTERM before SIGKILL again.
+"""If a user did not use the GPU for this many seconds, the user's next process is again sent SIGTERM before SIGKILL.
 
 The process may belong to another person who shares the login.
 """

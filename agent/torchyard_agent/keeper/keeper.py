@@ -491,7 +491,7 @@ class Keeper:
         if self._ranks is not None:
             self._ranks.send = lambda message: (
                 None
-            )  # The ranks' end is not reported, so the primary does not restart them.
+            )  # The ranks' exit is not reported, so the primary does not restart them.
             await asyncio.wait({running}, timeout=FLUSH_S)
             while left := [pid for pid in process_control.descendants(os.getpid()) if process_control.may_signal(pid)]:
                 for pid in left:

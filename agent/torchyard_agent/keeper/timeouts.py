@@ -29,7 +29,7 @@ class Timeouts(NamedTuple):
     collect_s: float = COLLECT_S
     """The time after the first failure within which further failures are candidates for the cause."""
     stuck_after_s: float = 10.0
-    """The time from SIGKILL to the report of processes that the kernel has not ended."""
+    """The time from SIGKILL to the report of processes that are still running."""
     spares_after_s: float = 30.0
     """The time from the start of ranks to the start of their spare interpreters. Most failures happen earlier."""
     gpus_within_s: float = 600.0

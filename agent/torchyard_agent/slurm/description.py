@@ -23,7 +23,7 @@ A home folder on one of these is shared by several hosts.
 async def describe(partition: str | None = None) -> dict[str, Any]:
     """Returns the cluster's description.
 
-    `nodes` are the nodes of the partition, by default of the default partition, grouped by equal shape: `count`,
+    `nodes` are the nodes of `partition` (by default, of the cluster's default partition), grouped by shape: `count`,
     `cpus`, `memory_mb`, `gpus` by type, and the number of nodes by state.
     """
     version, config, partitions, nodes = await asyncio.gather(

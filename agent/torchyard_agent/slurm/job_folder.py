@@ -46,7 +46,7 @@ def read(folder: str, name: str) -> Any:
 
 
 def write(folder: str, name: str, content: Any) -> None:
-    """Replaces a JSON file of the folder, which only this user can read."""
+    """Replaces a JSON file in the folder. Only this user can read the file."""
     scratch = os.path.join(folder, f".{name}.{os.getpid()}")
     with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         json.dump(content, file)

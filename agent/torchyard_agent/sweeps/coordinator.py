@@ -247,7 +247,7 @@ class Coordinator:
         self._failed_starts = 0
 
     async def _launch(self, trial: optuna.Trial, slot: Slot, run_id: str, params: dict[str, Any]) -> None:
-        """Prepares the keepers of a trial and begins its run. Raises RpcError if the run was certainly not begun."""
+        """Prepares the keepers of a trial and begins its run. Raises RpcError if the run has certainly not begun."""
         described = json.loads(json.dumps(slot.described).replace(self._sweep["run_token"], run_id))
         secret = secrets.token_hex(32)
         answers = await asyncio.gather(

@@ -63,7 +63,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
         return {}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # It would be printed into the sweep's log.
+            warnings.simplefilter("ignore", ExperimentalWarning)  # Otherwise it would be written to the sweep's log.
             found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
     except (ValueError, RuntimeError):  # For example, all values of a parameter are equal.
         return {}

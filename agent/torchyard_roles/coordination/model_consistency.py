@@ -29,7 +29,7 @@ Scripts may load their data before this call.
 PART = 60 * 1024
 """The number of bytes of a compressed description that are stored as one value in the join store."""
 LATER_S = 2.0
-"""How many seconds longer than the first rank the others wait. Only the first rank can name the missing ranks."""
+"""Number of seconds by which the other ranks wait longer than the first rank, which alone can name missing ranks."""
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:

@@ -1,8 +1,9 @@
 """Stages a worker's gradients and parameters as chunks, without copies where possible.
 
-A chunk on the CPU is not copied if it is one section of a contiguous tensor, as nearly all bytes of a large model are.
-Small parameters share chunks and are copied. GPU tensors are copied through pinned memory in a separate CUDA stream for
-each GPU, because copies in the default stream and the kernels of the next step would wait for each other.
+A chunk on the CPU is not copied if it is one section of a contiguous tensor. This is the case for nearly all bytes of a
+large model. Small parameters share chunks and are copied. GPU tensors are copied through pinned memory in a separate
+CUDA stream for each GPU, because copies in the default stream and the kernels of the next step would wait for each
+other.
 """
 
 from __future__ import annotations

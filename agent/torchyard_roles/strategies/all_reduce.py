@@ -233,7 +233,10 @@ class AllReduce(Strategy):
 
 
 def hardware(device: torch.device) -> str:
-    """Returns a text with the hardware and torch version. Where texts are equal, results should be bitwise equal."""
+    """Returns a description of the hardware and torch version.
+
+    Ranks with equal descriptions should have bitwise equal results.
+    """
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {torch.__version__}"
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.__version__}"

@@ -121,9 +121,9 @@ class Strategy(ABC):
         """Saves the state of other processes, such as the shards of servers, for the checkpoint of `step`.
 
         This method is called on the chief (or, with `sharded_saving`, on all trainers) at the boundary after `step`.
-        The model and optimizer are copied after this call, so a strategy may load newer parameters in it. Servers save
-        their state in their own checkpoint folder with `torchyard_roles.checkpoints.files.write_part(folder, replica,
-        step, state)`.
+        The model and optimizer are copied after this call, so a strategy may load newer parameters during this call.
+        Servers save their state in their own checkpoint folder with
+        `torchyard_roles.checkpoints.files.write_part(folder, replica, step, state)`.
 
         Args:
             folder: The checkpoint folder (TORCHYARD_CHECKPOINTS).

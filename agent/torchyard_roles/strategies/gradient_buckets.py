@@ -14,7 +14,7 @@ FIRST_BUCKET_BYTES = 1024 * 1024
 BUCKET_BYTES = 25 * 1024 * 1024
 
 Average = Callable[[torch.Tensor, int, int], Callable[[], object]]
-"""A function that starts to average a flat tensor over all ranks.
+"""A function that starts averaging a flat tensor over all ranks.
 
 Its arguments are the tensor, the round and the bucket. It returns a function that waits until the tensor holds the
 mean.

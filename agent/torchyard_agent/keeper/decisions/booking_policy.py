@@ -68,7 +68,9 @@ def deadline(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now
 def next_step(
     warned: Warned | None, must: Deadline | None, now: float, *, warn_s: float, notice_s: float, grace_s: float
 ) -> tuple[Warned | None, str, float | None]:
-    """Returns the last warning, the action to take (`warn`, `stop` or ""), and the time of the next call, or None.
+    """Returns the last warning, the action to take (`warn`, `stop` or ""), and the time of the next call.
+
+    The warning is None if the user has not been warned, and the time is None if there is no deadline.
 
     The warning is due `warn_s` before the deadline or, if that is earlier, `grace_s + notice_s` before it. The run is
     stopped early enough for the grace period to end by the deadline, but at the earliest `notice_s` after the warning.

@@ -46,7 +46,7 @@ class RankFailed(NamedTuple):
 class ReplicaEnded(NamedTuple):
     """All ranks of a replica have exited.
 
-    The code is that of the first rank that failed, or 0 if none failed.
+    The exit code is that of the first rank that failed, or 0 if none failed.
     """
 
     replica: str

@@ -35,7 +35,7 @@ class HostWait(NamedTuple):
 
 
 class RecordRunState(NamedTuple):
-    """Writes a state of the run that is not terminal to the journals of all hosts."""
+    """Writes a non-terminal state of the run to the journals of all hosts."""
 
     state: RunState
     reason: str

@@ -140,7 +140,7 @@ class Run(NamedTuple):
     hosts: tuple[Host, ...]
     gangs: tuple[Gang, ...]
     meeting_point: str = ""
-    """The primary's `address:port`, which messages to the user contain."""
+    """The primary's `address:port`, which is shown in messages to the user."""
     lease_s: float = 10.0
     collect_s: float = COLLECT_S
     state: RunState = RunState.STARTING

@@ -1,4 +1,4 @@
-"""Starts, supervises and ends the ranks of one host as the primary orders, and reports their states.
+"""Starts, supervises and ends the ranks of one host as ordered by the primary, and reports their states.
 
 Orders and reports have the types FromPrimary and FromMember of `link.messages`, even if this keeper is the primary.
 """

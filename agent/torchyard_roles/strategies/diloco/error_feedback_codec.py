@@ -30,7 +30,7 @@ class ErrorFeedbackCodec:
         self.has_feedback = has_feedback and not codec.is_exact
         self._errors: dict[int, torch.Tensor] = {}
         self._average_errors: dict[int, tuple[int, torch.Tensor]] = {}
-        """By flat tensor: the first element of this group's slice, and the errors of the slice's average."""
+        """For each flat tensor, the first element of this group's slice, and the errors of the slice's average."""
         self._next_errors: dict[int, torch.Tensor] = {}
         self._next_average_errors: dict[int, tuple[int, torch.Tensor]] = {}
 
@@ -134,11 +134,11 @@ class ErrorFeedbackCodec:
 
     @property
     def average_errors(self) -> dict[int, tuple[int, torch.Tensor]]:
-        """By flat tensor: the first element of the slices whose averages this codec encodes, and their errors."""
+        """For each flat tensor, the first element of the slice that this codec averages, and the average's errors."""
         return self._average_errors
 
     def seed(self, average_errors: Mapping[int, tuple[int, torch.Tensor]]) -> None:
-        """Sets the errors of averages."""
+        """Sets the encoding errors of averages."""
         if self.has_feedback:
             self._average_errors = dict(average_errors)
 

@@ -119,7 +119,7 @@ class GroupAverage:
 
     @property
     def lineage(self) -> str:
-        """The ID of the training, which checkpoints contain."""
+        """The ID of the training. Checkpoints contain this ID."""
         return self._state.lineage if self._state is not None else ""
 
     @property

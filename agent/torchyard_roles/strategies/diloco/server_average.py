@@ -90,7 +90,7 @@ class ServerAverage:
         self._is_closed = False
         self._taken_rest: torch.Tensor | None = None
         self.lineage = ""
-        """The ID of the training, which checkpoints contain."""
+        """The ID of the training. Checkpoints contain this ID."""
         self.has_ended = False
         """Whether training has ended, because all groups that are not lost have finished."""
 

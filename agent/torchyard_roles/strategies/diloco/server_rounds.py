@@ -126,7 +126,7 @@ class Rounds:
         return withdrawn
 
     def expect_again(self, groups: Iterable[int]) -> None:
-        """Expects another difference of groups whose last one was withdrawn or refused."""
+        """Expects another difference from groups whose last difference was withdrawn or refused."""
         self._finished.difference_update(groups)
         self._postponed.difference_update(groups)
 

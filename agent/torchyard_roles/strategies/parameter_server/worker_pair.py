@@ -119,7 +119,7 @@ class WorkerPair:
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, elsewhere: Callable[[], set[int]]
     ) -> None:
-        """Begins on the servers as the chief, or joins after the chief, and replaces the optimizer's step().
+        """Starts training on the servers as the chief, or joins it later, and replaces the optimizer's step().
 
         Args:
             elsewhere: Returns the IDs of the other pairs' parameters, some of which may be part of this model.
@@ -176,7 +176,7 @@ class WorkerPair:
         self._stepped_at = time.monotonic()
 
     def _enter(self, link: ServerLink) -> None:
-        """Begins on a server as the chief, or joins as another worker."""
+        """Starts training on a server as the chief, or joins it as another worker."""
         if not self._is_chief:
             link.command({"op": "join"}, self._description)
             return
