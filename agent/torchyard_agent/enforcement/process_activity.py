@@ -61,7 +61,7 @@ class Activity:
 
 
 def _measure(pid: int) -> tuple[int, int] | None:
-    """Returns a process's start time, and the CPU ticks of the process, its descendants and their ended children.
+    """Returns a process's start time, and the CPU ticks of the process, its descendants and their reaped children.
 
     Returns None if the process has exited or is hidden from this user.
     """

@@ -32,7 +32,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 METHODS = ("start", "join", "stop", "abort", "renew")
 """Methods of a trial's keeper to which calls are passed on unchanged."""
 START_S = 20.0
-"""Timeout for the start of a keeper."""
+"""Timeout in seconds for the start of a keeper."""
 PREPARE_S = 120.0
 CALL_S = 60.0
 STATUS_S = 5.0

@@ -229,8 +229,8 @@ class RankEnvironment:
     def _master(self, gang: str) -> tuple[str, str]:
         """Returns the address of a gang's torch.distributed store.
 
-        If rank 0 is in the planned replica, the port is the planned one. Otherwise it is the port of the replica with
-        rank 0.
+        The port is the planned one if rank 0 belongs to the replica that was planned for it. Otherwise it is the port
+        of the replica with rank 0.
         """
         first = self._worlds[gang].members[0]
         address, own_port = _address_and_port(first["address"])

@@ -76,7 +76,7 @@ class StepRecorder:
         self._sizes: list[dict[str, Any]] = []
         self._measured: list[dict[str, float]] = []
 
-    # Hooks
+    # The following methods install and call the hooks.
 
     def watch(self, pairs: Pairs) -> None:
         """Installs the hooks that measure models and optimizers given to distribute()."""
@@ -185,7 +185,7 @@ class StepRecorder:
         batch = None if self._largest is None else max(1, self._largest // self._division)
         self._sizes.append({"batch": batch, "steps": len(measured), **parts})
 
-    # Parts of a step
+    # The following methods measure the parts of a step.
 
     def _at_forward(self) -> None:
         if self._forward_began is None or self._last_gradient is not None:
@@ -252,7 +252,7 @@ class StepRecorder:
         event.record()
         return event
 
-    # The file
+    # The following methods write the file.
 
     def finish(self) -> None:
         """Writes the file and exits the process with code 0."""

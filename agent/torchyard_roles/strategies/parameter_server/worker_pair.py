@@ -475,7 +475,7 @@ class WorkerPair:
                     self._replicated.sent_buffers = buffers
 
     def _reenter(self, link: ServerLink) -> None:
-        """Joins a restarted server. If the server has no parameters, the chief begins again on it."""
+        """Joins a restarted server. If the server has no parameters, the chief starts training on it again."""
         if link is self._row_link:
             self._replicated.sent_buffers = None
         if self._is_chief and not link.is_ready:
