@@ -85,7 +85,7 @@ class Environment:
     stop_patience_s: float = 0.0
     """Time in seconds after SIGTERM within which the stop file may still appear.
 
-    If a scheduler signals all processes at once, ranks receive SIGTERM before the keeper has created the file.
+    If a scheduler signals all processes at once, ranks may receive SIGTERM before the keeper has created the file.
     """
     profile: str = ""
     """The file for measurements of the steps (`profiling.step_recorder`), or empty."""
