@@ -180,7 +180,7 @@ def unpack(sources: dict[str, str], folder: str) -> None:
         os.rename(scratch, folder)
     except OSError:
         shutil.rmtree(scratch, ignore_errors=True)
-        # If another host with the same home folder wrote the folder first, it already exists.
+        # The folder already exists if another host that shares this home created it first.
         if not os.path.isdir(folder):
             raise
 

@@ -237,7 +237,7 @@ async def connect(address: str, on_notification: NotificationListener | None = N
     uid = peer_uid(writer.get_extra_info("socket"))
     if uid != os.getuid():
         writer.close()
-        if uid == -1:  # asyncio does not report EAGAIN of a Unix socket. The socket is not connected in this case.
+        if uid == -1:  # asyncio does not report EAGAIN when it connects a Unix socket, which is then not connected.
             raise BlockingIOError(errno.EAGAIN, f"the process at @{address[1:]} accepts no connections")
         raise PermissionError(f"@{address[1:]} is served by another user")
     connection = Connection(reader, writer, {}, on_notification)

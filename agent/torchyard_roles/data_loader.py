@@ -180,8 +180,8 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         """Makes the loader resume at a position that position() returned.
 
         Args:
-            position: The position. If the number of workers has changed, the number of finished batches is converted to
-                shares of the current size.
+            position: The position. If the number of workers has changed, the number of finished batches is rescaled to
+                the current share of each worker.
             resumed: A function that restores further state. It is called immediately before the first new batch is
                 loaded, or at the end of the interrupted epoch if that epoch has no further batches.
         """

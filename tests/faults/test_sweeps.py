@@ -50,7 +50,7 @@ parallel: 3
 
 
 class SweepOnDisk:
-    """A sweep as the hosts' disks show it."""
+    """A sweep as recorded on the hosts' disks."""
 
     def __init__(self, team: Team, run_id: str):
         self.run_id = run_id

@@ -155,7 +155,7 @@ class SlurmCluster:
         return {found[0].strip(): found[1].strip() for found in fields if len(found) > 1}
 
     def wait_until_idle(self, names: Sequence[str] | None = None) -> None:
-        """Waits until these nodes, by default all, are idle."""
+        """Waits until the given nodes (all nodes by default) are idle."""
         wanted = set(self.names if names is None else names)
 
         def are_idle() -> bool:

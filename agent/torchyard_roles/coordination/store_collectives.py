@@ -97,7 +97,7 @@ class StoreCollectives:
     def leave(self, *, stopped: bool) -> None:
         """Declares that this rank makes no further calls.
 
-        In a stopped run, the other ranks continue without this rank.
+        If the run is being stopped, the other ranks do not wait for this rank.
         """
         environment = self._environment
         count = self._store.add(self._key("left", self._group, environment.generation), 1)

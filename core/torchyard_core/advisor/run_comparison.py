@@ -170,8 +170,9 @@ def _seconds(value: object) -> float | None:
 def ratios(predicted: PredictedStep, measured: StepTimes) -> Ratios:
     """Returns the ratios of measured to predicted computing and exchange times.
 
-    The corrected prediction equals the measured step: the predicted time until the slowest trainer has computed is
-    multiplied by the ratio of computing, and the rest of the measured step is attributed to the exchange.
+    With these ratios, the corrected prediction equals the measured time of a step: the predicted time until the slowest
+    trainer has its gradients is multiplied by the first ratio, and the rest of the measured time is attributed to the
+    exchange.
     """
     compute = measured.compute_s / max(1e-9, predicted.median.compute_s)
     computed_s = predicted.step_s - predicted.exchange_s

@@ -168,7 +168,7 @@ class Legend(QWidget):
 
 
 def _width(entry: Entry) -> float:
-    """Returns the width of a sign with its text, in pixels."""
+    """Returns the width of a symbol and its text, in pixels."""
     return _room(entry[0]) + paint_cache.width_of(entry[1], "tiny")
 
 

@@ -177,7 +177,7 @@ class RunsPage(QWidget):
         dialog.open()
 
     def ask_to_restart(self) -> None:
-        """Asks where the restart of the selected run begins, then launches the new run and shows it. The selected run
+        """Asks from which checkpoint the selected run restarts, then launches the new run and shows it. The selected run
         must have ended.
         """
         feed = self.feed

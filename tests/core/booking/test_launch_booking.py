@@ -36,7 +36,7 @@ def history(tmp_path: Path) -> History:
 
 
 def booked(calendar: Calendar, run_id: str | None) -> Booking:
-    """Books all GPUs of the first host for eight hours from now; the booking may belong to a run."""
+    """Books all GPUs of the first host for eight hours from now, optionally for a run."""
     store = calendar.store()
     now = store.now()
     gpus = tuple(slot.id for slot in store.slots() if slot.host == HOSTS[0].name)

@@ -85,7 +85,7 @@ def test_hosts_that_come_change_what_fits(digits: Driver) -> None:
     assert digits.codes() == []
 
 
-# Tests of jumps to the place of a problem
+# Tests of jumping to the location of a problem
 
 
 def unchecked(name: str) -> HostFacts:

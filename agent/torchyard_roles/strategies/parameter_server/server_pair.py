@@ -283,7 +283,7 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # Wakes the threads that wait for chunks that were restored.
+            self._changed.notify_all()  # Wakes the threads that are waiting for chunks which have just been restored.
             if assigned:
                 return assigned
             self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))

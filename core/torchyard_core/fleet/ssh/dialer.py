@@ -1,4 +1,4 @@
-"""SSH logins on hosts along their routes.
+"""Logs in to hosts over SSH, through the jump hosts of their routes.
 
 The number of concurrent logins per sshd is limited, and dropped connections are retried.
 """

@@ -1,4 +1,4 @@
-"""Loads missing pages of the shown logs, and appends new data."""
+"""Loads missing pages of the displayed logs, and appends new data."""
 
 from __future__ import annotations
 

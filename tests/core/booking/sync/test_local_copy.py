@@ -228,7 +228,7 @@ def test_after_a_restored_backup_everything_is_read_anew_also_where_the_log_has_
     kim.close()
     restore()
     kim = team.open("kim")
-    for number in range(8):  # Continue until the log has higher numbers than this desktop has read.
+    for number in range(8):  # Continue until the log contains sequence numbers above any that this desktop has read.
         kim.book(draft(f"b{number % 4}", 1 + 2 * number, 1, "after"))
     shown = desk.shown()
     assert shown == kim.bookings(NOW - DAY, NOW + 7 * DAY)

@@ -65,7 +65,7 @@ def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_i
 
         hosts[3].cut_cable()
         cut = time.monotonic()
-        order(training[0], "steps 1")  # One worker has much data to send, while the other one is idle.
+        order(training[0], "steps 1")  # One worker has a lot of data to send, while the other is idle.
         for process in training:
             assert answer(process) == "lost: reducer-1"
             assert time.monotonic() - cut < 10 + BUSY_S

@@ -60,7 +60,7 @@ POSTGRES = [
        seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, booking_id text NOT NULL,
        token text NOT NULL DEFAULT substr(md5(random()::text || clock_timestamp()::text), 1, 16))""",
     "INSERT INTO torchyard.booking_changes (booking_id) VALUES ('')",
-    # The function runs as the tables' owner, since members cannot write entries. It also reports changes of a booking's
+    # The function runs as the tables' owner, since members cannot write entries. It also reports changes to a booking's
     # GPUs.
     f"""CREATE FUNCTION torchyard.log_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$
         DECLARE
