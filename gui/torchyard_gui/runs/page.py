@@ -177,8 +177,9 @@ class RunsPage(QWidget):
         dialog.open()
 
     def ask_to_restart(self) -> None:
-        """Asks from which checkpoint the selected run restarts, then launches the new run and shows it. The selected run
-        must have ended.
+        """Asks from which checkpoint the selected run restarts, then launches the new run and shows it.
+
+        The selected run must have ended.
         """
         feed = self.feed
         if feed is None or not feed.picture.is_over or self._restart_dialog is not None:
