@@ -22,7 +22,7 @@ from torchyard_gui.fleet.labels import (
     percent,
     place,
     sentence,
-    since,
+    since_forms,
     state_mark,
     state_word,
     suggested_action,
@@ -53,7 +53,7 @@ TEXT_LEFT = PAD - 6 + 24
 """Horizontal position of the text in the strip with a problem."""
 KEY_NAME = 72
 """Width of the labels of fingerprints in pixels."""
-COLUMNS = (0.25, 0.26, 0.3, 0.19)
+COLUMNS = (0.27, 0.25, 0.3, 0.18)
 """Fractions of a card's width that its columns take: name and state, GPUs, load, software."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
@@ -137,7 +137,10 @@ class HostCard(QStyledItemDelegate):
             draw_elided(painter, _line(text, 1), words, "small", "text2")
             return
         drawn = draw_elided(painter, _line(text, 1), state_word(status), "small", ink)
-        draw_elided(painter, _line(text, 1).adjusted(drawn + 6, 0, 0, 0), since(status), "small", "text3")
+        room = _line(text, 1).adjusted(drawn + 6, 0, 0, 0)
+        metrics = painter.fontMetrics()
+        fitting = (form for form in since_forms(status) if metrics.horizontalAdvance(form) <= room.width())
+        draw_elided(painter, room, next(fitting, ""), "small", "text3")
 
     def _paint_gpus(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         gpus = status.gpus

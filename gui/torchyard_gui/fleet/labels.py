@@ -68,12 +68,19 @@ def tint(status: HostStatus) -> str:
 
 def since(status: HostStatus) -> str:
     """Returns the time since which the host has been in its state, or of its last check in an earlier session."""
+    return since_forms(status)[0]
+
+
+def since_forms(status: HostStatus) -> list[str]:
+    """Returns the text of `since` and shorter forms of it, the longest first, for places with little room."""
     if status.since is None:
-        return translate("Fleet", "never checked")
-    time = short_time(status.since)
+        return [translate("Fleet", "never checked")]
+    time, day = short_time(status.since), short_day(status.since)
     if status.state == UNKNOWN and status.lost is None and status.check is None:
-        return translate("Fleet", "last checked {time}").format(time=time)
-    return translate("Fleet", "since {time}").format(time=time)
+        forms = [translate("Fleet", "last checked {time}"), translate("Fleet", "checked {time}")]
+        return [form.format(time=shown) for shown in dict.fromkeys((time, day)) for form in forms]
+    form = translate("Fleet", "since {time}")
+    return list(dict.fromkeys([form.format(time=time), form.format(time=day), day]))
 
 
 def doing_word(status: HostStatus) -> str:
@@ -93,11 +100,16 @@ def doing_word(status: HostStatus) -> str:
 
 def short_time(time: datetime) -> str:
     """Formats a time in the local zone as `14:21`, or as `20 Nov 14:21` on another day."""
+    day, clock = short_day(time), time.astimezone().strftime("%H:%M")
+    return clock if day == clock else f"{day} {clock}"
+
+
+def short_day(time: datetime) -> str:
+    """Formats a time in the local zone as `14:21`, or as `20 Nov` on another day."""
     local = time.astimezone()
-    clock = local.strftime("%H:%M")
     if local.date() == datetime.now().astimezone().date():
-        return clock
-    return f"{QLocale().toString(_qt(time).date(), 'd MMM')} {clock}"
+        return local.strftime("%H:%M")
+    return QLocale().toString(_qt(time).date(), "d MMM")
 
 
 def full_time(time: datetime) -> str:

@@ -122,12 +122,12 @@ class SidePanel(QWidget):
         else:
             trainers = picture.reported_by("throughput")[1]
             is_sum = trainers > 1 and not picture.is_over
-            of_all = self.tr(", {count} trainers").format(count=trainers) if is_sum else ""
+            of_all = self.tr("{count} trainers").format(count=trainers) if is_sum else ""
             self._show("throughput", "throughput", self._rate, track, note=of_all, calm=True)
             self._show("loss", "loss", loss, track, calm=True)
         self.plots["use"].setVisible(gpus > 0)
         if gpus:
-            count = self.tr(", 1 GPU") if gpus == 1 else self.tr(", {count} GPUs").format(count=gpus)
+            count = self.tr("1 GPU") if gpus == 1 else self.tr("{count} GPUs").format(count=gpus)
             words = percent if track or gpus == 1 else self._median
             self._show("use", "gpu", words, track, note=count, fixed=(0.0, 100.0))
         self._show("memory", memory_kind, memory, track, calm=True)
@@ -147,9 +147,9 @@ class SidePanel(QWidget):
         picture = self._feed.picture
         value = track.ring.last(kind) if track else picture.total(kind)
         is_over = picture.is_over or (track is not None and track.is_over)
-        note = f", {track.name}" if track else note
+        note = track.name if track else note
         if is_over and value is not None:
-            note += self.tr(", last")
+            note = ", ".join(filter(None, (note, self.tr("last"))))
         ring = track.ring if track else picture.totals
         sentence = self._sentence(kind, value, track, is_over)
         self.plots[plot].set_values(ring.tail(kind, SHOWN), words(value), note, fixed, calm=calm, sentence=sentence)

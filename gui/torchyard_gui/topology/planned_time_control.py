@@ -69,19 +69,21 @@ class PlannedTimeControl(QPushButton):
 
 
 def name_launch(launch: QAction, planning: PlanningTime, reason: str = "") -> None:
-    """Sets the text and the tool tip of the launch action according to the planned time.
+    """Sets the text, its short form and the tool tip of the launch action according to the planned time.
 
     Args:
         reason: Why the topology cannot be launched; the tool tip then contains this reason.
     """
     tr = QCoreApplication.translate
     if planning.planned.is_later:
-        text = tr("Topology", "Book and launch …")
+        text, short = tr("Topology", "Book and launch …"), tr("Topology", "Book …")
         tip = tr("Topology", "Book the GPUs for {when}; the run starts automatically then").format(when=planning.words)
     else:
-        text, tip = tr("Topology", "Launch …"), tr("Topology", "Run this topology on its hosts")
+        text = short = tr("Topology", "Launch …")
+        tip = tr("Topology", "Run this topology on its hosts")
     if launch.text() != text:
         launch.setText(text)
+        launch.setIconText(short)
     launch.setToolTip(tip_with_shortcut(launch, reason or tip))
 
 

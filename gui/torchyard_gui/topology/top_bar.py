@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QToolButton, QWidget
 
@@ -20,10 +20,13 @@ from torchyard_gui.widgets.input_fields import Segmented
 from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
-NARROW = 1100
-"""Width in pixels below which the bar has its short form."""
-NO_COUNT = 1000
-"""Width in pixels below which the bar does not show the number of GPUs."""
+NAME = 200
+"""Width in pixels up to which the name of the file is shown in full; other parts get their short forms for it."""
+LONG, SHORT, NO_COUNT, SHORTEST = range(4)
+"""Forms of the bar, each shorter than the one before: `SHORT` omits words that explain others, `NO_COUNT` also the
+number of GPUs, and `SHORTEST` has short texts on the buttons and less space between them.
+"""
+SPACING = 8
 
 
 class TopBar(QFrame):
@@ -47,6 +50,8 @@ class TopBar(QFrame):
         self.file = ElidedLabel(role="title", in_middle=True)
         self.unsaved = label(role="small", ink="2")
         self._is_modified = False
+        self._form = LONG
+        self._launch = launch
         self.strategy = ChoiceField([(kind, strategy_name(kind)) for kind in StrategyKind])
         self.strategy.setAccessibleName(self.tr("Strategy"))
         self.strategy.setMinimumWidth(148)
@@ -62,7 +67,7 @@ class TopBar(QFrame):
         self.launch = QPushButton(icon("play", "on_accent"), self.tr("Launch …"))
         self.launch.setProperty("primary", True)
         self.launch.clicked.connect(launch.trigger)
-        hbox(
+        self._row = hbox(
             self.file,
             self.unsaved,
             12,
@@ -82,37 +87,63 @@ class TopBar(QFrame):
             self.launch,
             parent=self,
             margins=(16, 0, 12, 0),
-            spacing=8,
+            spacing=SPACING,
         )
-        launch.changed.connect(lambda: self._show_launch(launch))
-        self._show_launch(launch)
+        launch.changed.connect(self.fit)
+        planning.changed.connect(self.fit)
+        self._set_form(LONG)
+
+    def minimumSizeHint(self) -> QSize:
+        """Returns a width of 0, so that the present form does not keep the window from getting narrower."""
+        return QSize(0, super().minimumSizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Gives the bar its short form if the window is narrow."""
         super().resizeEvent(event)
-        is_narrow = self.width() < NARROW
-        self._strategy_name.setHidden(is_narrow)
-        self.when.set_short(is_narrow)
-        self.gpus.setHidden(self.width() < NO_COUNT)
+        self.fit()
+
+    def fit(self) -> None:
+        """Gives the bar the longest form in which the name of the file fits, or the shortest if none does."""
+        for form in (LONG, SHORT, NO_COUNT, SHORTEST):
+            self._set_form(form)
+            if self._needed_width() <= self.width():
+                return
+
+    def _needed_width(self) -> int:
+        return self.sizeHint().width() - max(0, self.file.sizeHint().width() - NAME)
+
+    def _set_form(self, form: int) -> None:
+        self._form = form
+        self._strategy_name.setHidden(form >= SHORT)
+        self.when.set_short(form >= SHORT)
+        self.gpus.setHidden(form >= NO_COUNT)
+        self._row.setSpacing(SPACING - 2 if form == SHORTEST else SPACING)
+        by_host, by_group = self.tr("By host"), self.tr("By group")
+        host, group = (self.tr("Host"), self.tr("Group")) if form == SHORTEST else (by_host, by_group)
+        for key, text, name in (("host", host, by_host), ("group", group, by_group)):
+            self.arrangement.button(key).setText(text)
+            self.arrangement.button(key).setAccessibleName(name)
         self._show_unsaved()
+        self._show_launch()
 
     def show_document(self, document: TopologyDocument) -> None:
         """Shows the name of the file and whether there are unsaved changes."""
         self.file.setText(document.name)
         self.file.setToolTip(str(document.path or ""))
         self._is_modified = document.is_modified
-        self._show_unsaved()
+        self.fit()
 
     def _show_unsaved(self) -> None:
         """Shows that there are unsaved changes by a dot and, if there is space, a word beside it."""
         word = self.tr("unsaved") if self._is_modified else ""
         dot = "•" if word else ""
-        self.unsaved.setText(dot if self.width() < NARROW else f"{dot} {word}".strip())
+        self.unsaved.setText(dot if self._form >= SHORT else f"{dot} {word}".strip())
         self.unsaved.setToolTip(word)
         self.unsaved.setAccessibleName(word)
 
-    def _show_launch(self, launch: QAction) -> None:
-        self.launch.setText(launch.text())
+    def _show_launch(self) -> None:
+        launch = self._launch
+        self.launch.setText(launch.iconText() if self._form == SHORTEST else launch.text())
+        self.launch.setAccessibleName(launch.text())
         self.launch.setToolTip(launch.toolTip())
         self.launch.setEnabled(launch.isEnabled())
 
@@ -127,6 +158,7 @@ class TopBar(QFrame):
         if unknown:
             tip = self.tr("The current use of the GPUs of {hosts} is unknown.")
             self.gpus.setToolTip(tip.format(hosts=", ".join(unknown)))
+        self.fit()
 
     def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...], unknown: bool) -> str:
         free = sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)

@@ -29,8 +29,10 @@ from torchyard_gui.fleet.labels import (
     full_time,
     gpu_kinds,
     sentence,
+    short_day,
     short_time,
     since,
+    since_forms,
     state_mark,
     state_word,
     suggested_action,
@@ -124,6 +126,15 @@ def test_an_unchecked_host_is_shown_as_such() -> None:
     found = suggested_action(fresh())
     assert found is not None
     assert found.action == "check"
+
+
+def test_the_time_of_a_state_has_shorter_forms() -> None:
+    late = (datetime.now().astimezone() - timedelta(days=1)).replace(hour=23, minute=59)
+    day = short_day(late)
+    ready = replace(fresh().checked(HostCheck("gpu-a", "ready"), NOW), since=late)
+    assert since_forms(ready) == [f"since {day} 23:59", f"since {day}", day]
+    assert since_forms(replace(ready, since=NOW)) == [f"since {short_time(NOW)}", short_time(NOW)]
+    assert since_forms(replace(fresh(), since=late))[-1] == f"checked {day}"
 
 
 def test_what_is_under_way_can_be_cancelled() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from tests.gui.fleet.hosts import WITHIN_MS, Show, press
+from tests.gui.geometry.painted_text import painted_texts
 from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import AgentMissing, AgentRefused, KeyChanged, Unreachable, agent_advice
-from torchyard_core.fleet.host_check import failed_check
+from torchyard_core.fleet.host_check import READY, HostCheck, failed_check
 from torchyard_core.fleet.host_key_trust import ShownKey
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.home import Home
@@ -25,7 +28,7 @@ from torchyard_gui.bridge.host_status import HostActivity
 from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
 from torchyard_gui.fleet.host_form import HostForm
 from torchyard_gui.fleet.host_key_dialogs import HostKeyListDialog
-from torchyard_gui.fleet.labels import heat_text
+from torchyard_gui.fleet.labels import heat_text, short_day
 from torchyard_gui.fleet.page import FleetPage
 from torchyard_gui.theme.theme import theme
 
@@ -68,6 +71,24 @@ def test_an_empty_fleet_says_what_to_do_first(home: Home, show: Show, qtbot: QtB
     press(qtbot, page.empty.buttons[0])
     assert isinstance(page.dialog, AddHostDialog)
     page.dialog.reject()
+
+
+def test_the_time_of_a_state_has_a_form_that_fits_a_narrow_card(three: FleetModel, show: Show, qtbot: QtBot) -> None:
+    page = show(three)
+    find(three, "a", Unreachable("a", "a did not answer."))
+    find(three, "b", KeyChanged("b", "the host key of b has changed.", fingerprint="SHA256:x"))
+    late = datetime.now().astimezone().replace(hour=23, minute=59) - timedelta(days=1)
+    for name, changes in (("a", {}), ("b", {}), ("c", {"state": READY, "check": HostCheck("c", READY)})):
+        three._statuses[name] = replace(three._statuses[name], since=late, **changes)
+        three.host_changed.emit(name)
+    day = short_day(late)
+
+    def times() -> list[str]:
+        return [one.text for one in painted_texts(page.list.viewport()) if day in one.text or "since" in one.text]
+
+    qtbot.waitUntil(lambda: times() == [f"since {day}", f"since {day}", f"since {day} 23:59"])
+    page.window().resize(978, 776)
+    qtbot.waitUntil(lambda: times() == [day, day, f"since {day}"])
 
 
 def test_arrows_choose_and_the_panel_follows(three: FleetModel, show: Show, qtbot: QtBot) -> None:

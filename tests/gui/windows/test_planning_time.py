@@ -135,7 +135,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
 
     # In the next 8 h, two GPUs are booked from now and a third one from 15:00. A fourth GPU is booked only later, so
     # the plan uses it.
-    assert page.bar.when.text() == "When: now, 8 h"
+    assert page.bar.when.accessibleName() == "When: now, 8 h"
     assert page.current_plan.replica("worker-16").host == "gpu-c"
     assert [gpu.index for gpu in page.current_plan.replica("worker-16").gpus] == [3]
     assert office.slot("gpu-c", 0) == "lee has booked GPU 0 of gpu-c until 13:00: “digits”"
@@ -156,7 +156,7 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
 
     # With a planned length of two hours, the booking from 15:00 has no effect.
     office.ask_when("now", "2h")
-    assert page.bar.when.text() == "When: now, 2 h"
+    assert page.bar.when.accessibleName() == "When: now, 2 h"
     assert sorted(
         gpu.index for planned in page.current_plan.replicas if planned.host == "gpu-c" for gpu in planned.gpus
     ) == [2, 3]
@@ -164,21 +164,21 @@ def test_free_means_free_for_the_chosen_time_in_slots_palette_inspector_and_plan
     # Tomorrow at 07:00, the GPUs that Lee has booked are free again, and the present use of gpu-d has no effect.
     assert office.free("gpu-d") == "0 of 4 free"
     office.ask_when("tomorrow 7", "4h")
-    assert page.bar.when.text() == "When: Thu 9 Jan 07:00, 4 h"
+    assert page.bar.when.accessibleName() == "When: Thu 9 Jan 07:00, 4 h"
     assert office.free("gpu-d") == "4 of 4 free"
     taken = sorted(
         gpu.index for planned in page.current_plan.replicas if planned.host == "gpu-c" for gpu in planned.gpus
     )
     assert taken == [0, 1, 2]
-    assert page.bar.launch.text() == "Book and launch …"
+    assert page.bar.launch.accessibleName() == "Book and launch …"
 
     # The page considers bookings that another desktop has made. A planned time in the past becomes the current time.
     office.book("lee", "gpu-c:0 gpu-c:1 gpu-c:2", 22, 24)
     office.wait_until(lambda: office.free("gpu-c") == "4 booked")
     office.now += 23 * HOUR
     office.wiring.planning.refresh()
-    assert page.bar.when.text() == "When: now, 4 h"
-    assert page.bar.launch.text() == "Launch …"
+    assert page.bar.when.accessibleName() == "When: now, 4 h"
+    assert page.bar.launch.accessibleName() == "Launch …"
 
 
 def test_the_planned_time_is_set_by_keyboard_validated_stored_and_launched(

@@ -8,20 +8,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QPainter, QPaintEvent, QPolygonF
+from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent, QPolygonF, QResizeEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from torchyard_gui.runs.plots.downsampling import calmed
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import draw_elided
 
-HEAD, LINE, SENTENCE = 24, 44, 22
+HEAD, NOTE, LINE, SENTENCE = 24, 16, 44, 22
+"""Heights in pixels of the line with name and value, of a note below it, of the plot, and of a sentence instead."""
+GAP = 12
+"""Least distance in pixels between the name and the value."""
 
 
 class MiniPlot(QWidget):
     """Plot that is painted directly, with at most one point per pixel.
 
-    If there are fewer than two points, it shows a sentence, which needs less space.
+    A note follows the name, or is on a line below it if both do not fit beside the value. If there are fewer than two
+    points, the plot shows a sentence, which needs less space.
     """
 
     def __init__(self, name: str, token: str, parent: QWidget | None = None, *, explanation: str = ""):
@@ -31,6 +35,7 @@ class MiniPlot(QWidget):
         self._token = token
         self._value = "–"
         self._note = ""
+        self._is_note_below = False
         self._values: NDArray[np.float32] = np.empty(0, np.float32)
         self._range: tuple[float, float] | None = None
         self._calm = False
@@ -54,15 +59,17 @@ class MiniPlot(QWidget):
 
         Args:
             value: Latest value as text.
-            note: Text after the name.
+            note: What the value is about, such as the name of a replica.
             fixed: Range of the axis, by default that of the data.
             calm: Whether a small range is widened, so that noise of a few percent does not fill the plot.
             sentence: Text that is shown if there is no line.
         """
-        had_line = self.has_line
+        before = self.sizeHint()
+        self._is_note_below &= note == self._note
         self._values, self._value, self._note, self._range, self._calm = values, value, note, fixed, calm
         self._sentence = sentence
-        if self.has_line != had_line:
+        self._place_note()
+        if self.sizeHint() != before:
             self.updateGeometry()
         self._announce()
         self.update()
@@ -77,8 +84,31 @@ class MiniPlot(QWidget):
         """The text that is shown instead of a line, or "" if there is a line."""
         return "" if self.has_line else self._sentence
 
+    @property
+    def _head(self) -> int:
+        """Height of the texts above the plot."""
+        return HEAD + (NOTE if self._is_note_below else 0)
+
+    @property
+    def _title(self) -> str:
+        return f"{self._name}, {self._note}" if self._note else self._name
+
     def sizeHint(self) -> QSize:
-        return QSize(200, HEAD + (LINE if self.has_line else SENTENCE))
+        return QSize(200, self._head + (LINE if self.has_line else SENTENCE))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self._is_note_below = False
+            self._place_note()
+            self.updateGeometry()
+
+    def _place_note(self) -> None:
+        """Moves the note to its own line if it does not fit. It stays there, although later values may be shorter."""
+        if self._note and not self._is_note_below:
+            title = QFontMetrics(theme().font("small")).horizontalAdvance(self._title)
+            value = QFontMetrics(theme().font("strong")).horizontalAdvance(self._value)
+            self._is_note_below = title + GAP + value > self.width()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         look = theme()
@@ -88,18 +118,22 @@ class MiniPlot(QWidget):
         painter.setPen(look.pen("text"))
         head = QRectF(0, 0, width, HEAD)
         painter.drawText(head, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, self._value)
-        room = width - painter.fontMetrics().horizontalAdvance(self._value) - 12
-        draw_elided(painter, QRectF(0, 0, room, HEAD), f"{self._name}{self._note}", "small", "text2")
+        room = width - painter.fontMetrics().horizontalAdvance(self._value) - GAP
+        draw_elided(
+            painter, QRectF(0, 0, room, HEAD), self._name if self._is_note_below else self._title, "small", "text2"
+        )
+        if self._is_note_below:
+            draw_elided(painter, QRectF(0, HEAD - 4, width, NOTE), self._note, "small", "text3")
         floor = self.height() - 1
         painter.setPen(look.pen("hair"))
         painter.drawLine(0, floor, width, floor)
         if not self.has_line:
             painter.setPen(look.pen("text3"))
             text = painter.fontMetrics().elidedText(self._sentence, Qt.TextElideMode.ElideRight, width)
-            painter.drawText(QRectF(0, HEAD - 4, width, SENTENCE), Qt.AlignmentFlag.AlignLeft, text)
+            painter.drawText(QRectF(0, self._head - 4, width, SENTENCE), Qt.AlignmentFlag.AlignLeft, text)
             return
         painter.setPen(look.pen(self._token))
-        for piece in self._pieces(QRectF(0, HEAD, width, floor - HEAD - 3)):
+        for piece in self._pieces(QRectF(0, self._head, width, floor - self._head - 3)):
             painter.drawPolyline(piece)
 
     def _pieces(self, rect: QRectF) -> list[QPolygonF]:
@@ -118,7 +152,7 @@ class MiniPlot(QWidget):
         return lines_between_gaps(xs, np.where(known, ys, np.nan))
 
     def _announce(self) -> None:
-        self.setAccessibleName(f"{self._name}{self._note}: {self._value}")
+        self.setAccessibleName(f"{self._title}: {self._value}")
         self.setAccessibleDescription(self.sentence)
         self.setToolTip("\n".join(text for text in (self.explanation, self.sentence) if text))
 
