@@ -115,13 +115,32 @@ def test_the_agenda_opens_details_only_for_a_row_that_the_user_chooses(desk: Des
 
 def test_a_new_booking_is_selected_though_the_calendar_is_drawn_before_it_is_loaded(desk: Desk) -> None:
     desk.open()
+    page = desk.page
     booking = desk.book("a0", 1, 2, "mine")
-    desk.page.commands.done.emit(booking.id)
-    if desk.page.model.booking(booking.id) is None:
-        desk.page.refresh()  # As once a second, for the use of GPUs.
-        assert desk.page.surface.selection == ""
-    desk.page.model.reload()
-    desk.wait_until(lambda: desk.shown("mine") and desk.page.surface.selection == booking.id)
+    page.commands.done.emit(booking.id)
+    assert desk.model.booking(booking.id) is None, "no event has been processed yet, so it is not loaded"
+    page.refresh()  # As once a second, for the use of GPUs.
+    assert page.surface.selection == ""
+    desk.model.reload()
+    desk.wait_until(lambda: desk.shown("mine") and page.surface.selection == booking.id)
+    page.surface.select("")
+    desk.book("a1", 1, 2, "later")
+    desk.model.reload()
+    desk.wait_until(lambda: desk.shown("later"))
+    assert page.surface.selection == "", "it is selected once"
+
+
+def test_a_new_booking_is_not_selected_over_one_that_the_user_has_chosen_meanwhile(desk: Desk) -> None:
+    other = desk.book("a1", 1, 5, "other")
+    desk.open()
+    desk.wait_until(lambda: desk.shown("other"))
+    page = desk.page
+    page.commands.done.emit(desk.book("a0", 1, 5, "mine").id)
+    QTest.mouseClick(page.surface.viewport(), LEFT, pos=desk.place("a1", 3))
+    assert page.surface.selection == other.id
+    desk.model.reload()
+    desk.wait_until(lambda: desk.shown("mine"))
+    assert page.surface.selection == other.id
 
 
 def test_an_undone_booking_leaves_no_trace_in_the_calendar(desk: Desk) -> None:
