@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QLineEdit, QWidget
+from PySide6.QtCore import QCoreApplication, QEvent, Qt
+from PySide6.QtGui import QAction, QUndoStack
+from PySide6.QtWidgets import QLineEdit, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 
 from torchyard_core import next_steps as steps
@@ -22,6 +22,7 @@ from torchyard_gui.widgets import (
 )
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
 from torchyard_gui.widgets.indicators import MeterBar
+from torchyard_gui.widgets.layouts import clear_menu
 from torchyard_gui.widgets.next_steps import with_buttons
 
 
@@ -31,6 +32,20 @@ def test_escape_empties_a_search_first(qtbot: QtBot) -> None:
     qtbot.keyClicks(field, "gpu")
     qtbot.keyClick(field, Qt.Key.Key_Escape)
     assert field.text() == ""
+
+
+def test_an_emptied_menu_keeps_actions_of_others_and_no_submenu(qtbot: QtBot) -> None:
+    menu, stack = QMenu(), QUndoStack()
+    qtbot.addWidget(menu)
+    undo = stack.createUndoAction(stack, "Undo")
+    for _ in range(3):
+        menu.addAction(undo)
+        menu.addMenu("More").addAction("own")
+        clear_menu(menu)
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+        assert menu.isEmpty()
+        assert menu.findChildren(QMenu) == []
+    assert undo.text().startswith("Undo"), "QMenu.clear() would delete this action"
 
 
 @pytest.mark.parametrize(("tabs", "result"), [(0, 0), (1, 1)])

@@ -14,7 +14,7 @@ from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import count_hosts
-from torchyard_gui.bridge.host_status import HostActivity, HostStatus
+from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus
 from torchyard_gui.fleet.labels import state_mark
 from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 
@@ -141,6 +141,9 @@ def test_one_host_is_not_counted_as_one_of_one(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a")
     put(fleet, "gpu-a", state="ready")
     assert fleet_texts(fleet) == [("ok", "The host answers")]
+    fleet.has_looked = True
+    put(fleet, "gpu-a", state=UNKNOWN, lost=TorchyardError("the connection was lost.", code="lost"))
+    assert fleet_texts(fleet) == [("unknown", "The host does not answer")], "its name and state would repeat this"
 
 
 def test_unknown_gpus_are_never_counted_as_none(fleet_of: MakeFleet) -> None:

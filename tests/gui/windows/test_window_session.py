@@ -12,6 +12,7 @@ import pytest
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
+from tests.gui.runs.fake_hosts import Acting
 from tests.gui.windows.conftest import wiring_of
 from tests.gui.windows.test_app import file, opened, topology_page
 from torchyard_core.errors import Unreachable
@@ -21,6 +22,7 @@ from torchyard_core.home import Home
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_status import HostStatus, now
+from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.windows.absence_report import AbsenceReport
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.window_session import SessionState
@@ -56,6 +58,34 @@ def test_file_and_page_are_open_again(qtbot: QtBot, home: Home, file: Path) -> N
     second = opened(qtbot, home)
     assert second.current == "fleet"
     assert topology_page(second).document.path == file
+
+
+def test_the_run_of_the_last_window_is_selected_again_and_its_end_reported(qtbot: QtBot, home: Home) -> None:
+    home.path.mkdir(parents=True)
+    old, new = Acting(name="old", run_id="20250101-a"), Acting(name="new", run_id="20250102-b")
+    for each in (old, new):
+        each.note(home, "succeeded")
+    home.fleet_file.write_text("version: 1\nhosts: [{name: node-1}]\n")
+    before = SessionState("runs", None, old.run_id, seen_at=SINCE, live_runs=(old.run_id,), hosts=("node-1",))
+    (home.path / "session.json").write_text(before.to_text())
+
+    window = opened(qtbot, home)
+    page = window.page("runs")
+    assert isinstance(page, RunsPage)
+    qtbot.waitUntil(lambda: page.feed is not None and page.feed.run.run_id == old.run_id)
+    absence = wiring_of(window).absence
+    assert absence is not None
+    qtbot.waitUntil(absence.bar.isVisible)
+    assert absence.bar.text == "Since 18:42: run old finished"
+    lost, fleet = Unreachable("node-1", "node-1 does not answer on port 22."), wiring_of(window).fleet
+    fleet._under_way["node-1"] = job = fleet.jobs.run(lambda: None)
+    fleet._arrived("node-1", job, "checking", failed_check("node-1", lost.state, lost))
+    assert absence.bar.text == "Since 18:42: run old finished, host node-1 was lost"
+    page.show_run(new.run_id)
+    window.show_page("fleet")
+    absence.bar.buttons[0].click()
+    assert window.current == "runs"
+    qtbot.waitUntil(lambda: page.feed is not None and page.feed.run.run_id == old.run_id)
 
 
 def test_a_killed_window_has_written_its_page_and_unsaved_work(qtbot: QtBot, home: Home, file: Path) -> None:
@@ -158,7 +188,8 @@ def test_ends_and_losses_since_the_last_window_are_one_notice(qtbot: QtBot, arou
         lost = failed_check(name, "unreachable", Unreachable(name, f"{name} does not answer on port 22."))
         host = HostStatus(Host(name=name), HostFacts(name))
         made.take_host(host)  # The host has not been checked yet.
-        made.take_host(host.checked(HostCheck(name, "ready") if name == "gpu-c" else lost, now()))
+        for _ in range(2):  # The second check finds the same.
+            made.take_host(host.checked(HostCheck(name, "ready") if name == "gpu-c" else lost, now()))
     assert made.bar.text == "Since 18:42: run resnet finished, 2 hosts were lost (gpu-a, gpu-b)"
     assert made.bar.kind == "warn"
     assert [button.text() for button in made.bar.buttons] == ["Show resnet", "Show the fleet"]

@@ -116,6 +116,22 @@ def test_dragging_ones_own_booking_moves_all_its_gpus_together(desk: Desk) -> No
     assert moved.duration == booking.duration
 
 
+def test_a_drag_of_a_booking_that_is_not_selected_moves_it_and_selects_it_at_the_release(desk: Desk) -> None:
+    booking = desk.book("a0", 4, 8, "mine")
+    desk.open()
+    desk.page.resize(1500, 700)
+    desk.wait_until(lambda: desk.shown("mine"))
+    page, begin, end = desk.page, desk.place("a0", 8), desk.place("a2", 8)
+    desk.drag(begin, end, drop=False)
+    assert page.surface.selection == ""
+    assert page.drawers.current is None, "a drawer beside the calendar would move the booking under the pointer"
+    assert desk.place("a0", 8) == begin
+    QTest.mouseRelease(page.surface.viewport(), LEFT, pos=end)
+    assert page.surface.selection == booking.id
+    desk.wait_until(lambda: desk.store.booking(booking.id).gpus == ("GPU-a2",))
+    assert desk.store.booking(booking.id).interval == booking.interval
+
+
 def test_both_ends_resize(desk: Desk) -> None:
     booking = desk.book("a0 a1", 12, 12, "mine")
     desk.open()
