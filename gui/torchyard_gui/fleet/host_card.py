@@ -53,7 +53,7 @@ TEXT_LEFT = PAD - 6 + 24
 """Horizontal position of the text in the strip with a problem."""
 KEY_NAME = 72
 """Width of the labels of fingerprints in pixels."""
-COLUMNS = (0.27, 0.25, 0.3, 0.18)
+COLUMNS = (0.27, 0.26, 0.29, 0.18)
 """Fractions of a card's width that its columns take: name and state, GPUs, load, software."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter

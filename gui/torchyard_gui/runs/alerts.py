@@ -99,7 +99,8 @@ def _slow(picture: RunState) -> list[Alert]:
             "warning",
             translate("Runs", "{replica} is slow").format(replica=name),
             translate(
-                "Runs", "Its compute time is {factor} times the median. Trainers that average every step with it wait."
+                "Runs",
+                "Its compute time is {factor} times the median. Trainers that average with it wait in every step.",
             ).format(factor=f"{factor:.1f}"),
             name,
         )

@@ -16,6 +16,8 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 
 NARROW = 1150
 """Width in pixels below which some buttons show only their icons."""
+NAME, NAME_NARROW = 340, 190
+"""Maximum width in pixels of the name, in a wide and in a narrow bar. A longer name would leave none for the state."""
 
 
 class RunBar(QFrame):
@@ -89,20 +91,22 @@ class RunBar(QFrame):
         picture = self._feed.picture
         self._show_booking()
         self.name.setText(self._title or picture.name or picture.run_id)
-        self.name.setToolTip(picture.run_id)
+        self.name.setToolTip(f"{self.name.text()}\n{picture.run_id}")
         self.mark.set_state("unknown" if picture.is_stale else mark_of(picture.state))
         self.state.setText(" · ".join(self._parts()))
         began = picture.started or picture.submitted
-        tip = [moment_in_full(began)]
+        tip = [self.state.text(), moment_in_full(began)]
         if self._throughput is not None:
             tip.append(self.tr("samples/s: throughput of all trainers, mean of the last 10 s"))
         self.state.setToolTip("\n".join(line for line in tip if line))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """In a narrow bar, hides the texts of buttons whose icons suffice, so that the state fits."""
+        """Limits the name, and in a narrow bar shows only the icons of some buttons, so that the state fits."""
         super().resizeEvent(event)
+        is_narrow = event.size().width() < NARROW
+        self.name.setMaximumWidth(NAME_NARROW if is_narrow else NAME)
         for action in self._by_icon:
-            self._buttons[action].setText("" if event.size().width() < NARROW else action.text())
+            self._buttons[action].setText("" if is_narrow else action.text())
 
     def _show_booking(self) -> None:
         self._buttons[self._booking].setVisible(self._feed is not None and self._booking.isEnabled())

@@ -207,9 +207,12 @@ class PaletteRow(QStyledItemDelegate):
         painter.setPen(theme().pen("text2"))
         painter.drawText(rect.adjusted(0, 0, -2, 0), int(side), count)
         room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
-        # Names of hosts and machine types often differ only at the end, so they are elided in the middle.
         name = str(index.data(Qt.ItemDataRole.DisplayRole))
-        draw_elided(painter, room, name, "body", "text", mode=Qt.TextElideMode.ElideMiddle)
+        painter.setFont(theme().font("body"))
+        if painter.fontMetrics().horizontalAdvance(name) > room.width():
+            name = name.partition(".")[0]  # Hosts of one domain differ in their first part.
+        # Names of hosts and machine types often differ only at the end, so they are elided in the middle.
+        draw_elided(painter, room, name, ink="text", mode=Qt.TextElideMode.ElideMiddle)
         painter.restore()
 
 

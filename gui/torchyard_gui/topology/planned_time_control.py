@@ -81,7 +81,7 @@ def name_launch(launch: QAction, planning: PlanningTime, reason: str = "") -> No
     else:
         text = short = tr("Topology", "Launch …")
         tip = tr("Topology", "Run this topology on its hosts")
-    if launch.text() != text:
+    if (launch.text(), launch.iconText()) != (text, short):
         launch.setText(text)
         launch.setIconText(short)
     launch.setToolTip(tip_with_shortcut(launch, reason or tip))

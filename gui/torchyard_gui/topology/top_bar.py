@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QAction, QResizeEvent
+from PySide6.QtGui import QAction, QIcon, QResizeEvent
 from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
@@ -24,7 +24,7 @@ NAME = 200
 """Width in pixels up to which the name of the file is shown in full; other parts get their short forms for it."""
 LONG, SHORT, NO_COUNT, SHORTEST = range(4)
 """Forms of the bar, each shorter than the one before: `SHORT` omits words that explain others, `NO_COUNT` also the
-number of GPUs, and `SHORTEST` has short texts on the buttons and less space between them.
+number of GPUs, and `SHORTEST` has short texts on the buttons, no icon on *Launch*, and less space.
 """
 SPACING = 8
 
@@ -64,7 +64,8 @@ class TopBar(QFrame):
         self.when = PlannedTimeControl(planning)
         self.gpus = ElidedLabel(role="small", ink="2")
         self._strategy_name = label(self.tr("Strategy"), ink="2")
-        self.launch = QPushButton(icon("play", "on_accent"), self.tr("Launch …"))
+        self._play = icon("play", "on_accent")
+        self.launch = QPushButton(self.tr("Launch …"))
         self.launch.setProperty("primary", True)
         self.launch.clicked.connect(launch.trigger)
         self._row = hbox(
@@ -103,20 +104,21 @@ class TopBar(QFrame):
 
     def fit(self) -> None:
         """Gives the bar the longest form in which the name of the file fits, or the shortest if none does."""
+        self.file.setMaximumWidth(self.file.sizeHint().width())
         for form in (LONG, SHORT, NO_COUNT, SHORTEST):
             self._set_form(form)
-            if self._needed_width() <= self.width():
-                return
-
-    def _needed_width(self) -> int:
-        return self.sizeHint().width() - max(0, self.file.sizeHint().width() - NAME)
+            room = self.width() - (self.sizeHint().width() - self.file.sizeHint().width())
+            if room >= min(NAME, self.file.sizeHint().width()):
+                break
+        # Otherwise, the layout would also shorten the number of GPUs for a long name.
+        self.file.setMaximumWidth(max(1, room))
 
     def _set_form(self, form: int) -> None:
         self._form = form
         self._strategy_name.setHidden(form >= SHORT)
         self.when.set_short(form >= SHORT)
         self.gpus.setHidden(form >= NO_COUNT)
-        self._row.setSpacing(SPACING - 2 if form == SHORTEST else SPACING)
+        self._row.setSpacing(SPACING - 3 if form == SHORTEST else SPACING)
         by_host, by_group = self.tr("By host"), self.tr("By group")
         host, group = (self.tr("Host"), self.tr("Group")) if form == SHORTEST else (by_host, by_group)
         for key, text, name in (("host", host, by_host), ("group", group, by_group)):
@@ -143,6 +145,7 @@ class TopBar(QFrame):
     def _show_launch(self) -> None:
         launch = self._launch
         self.launch.setText(launch.iconText() if self._form == SHORTEST else launch.text())
+        self.launch.setIcon(QIcon() if self._form == SHORTEST else self._play)
         self.launch.setAccessibleName(launch.text())
         self.launch.setToolTip(launch.toolTip())
         self.launch.setEnabled(launch.isEnabled())

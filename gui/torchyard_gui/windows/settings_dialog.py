@@ -163,7 +163,7 @@ class SettingsDialog(QDialog):
         self._complete_zones()
         self.calendar = push_button(self.tr("Join or leave a team's calendar …"), self._go_to_calendar)
         ssh = label(
-            self.tr("Logins use your ~/.ssh/config. Settings of single hosts are on the Fleet page."),
+            self.tr("Logins use your ~/.ssh/config. Settings of individual hosts are on the Fleet page."),
             ink="2",
             wrap=True,
         )

@@ -13,6 +13,7 @@ from tests.gui.runs.fake_hosts import Acting
 from torchyard_core.home import Home
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.restart import RestartDialog
+from torchyard_gui.runs.run_bar import NAME_NARROW
 
 LEFT = Qt.MouseButton.LeftButton
 CHECKPOINTS = [f"outputs/checkpoints/step-{step:012d}/{file}" for step in (900, 1200) for file in ("checkpoint.json",)]
@@ -109,6 +110,11 @@ def test_a_narrow_bar_leaves_room_for_the_state(qtbot: Any, page: RunsPage) -> N
     qtbot.waitUntil(lambda: fetch.text() == "")
     assert fetch.accessibleName() == "Fetch …"
     assert {"Restart …", "Stop …"} <= places(page).keys()
-    assert page.bar.state.width() > 100
+    assert page.feed is not None
+    page.bar.set_feed(page.feed, "한국어-음성인식-대규모-사전학습-conformer-seed17")
+    assert "seed17" in page.bar.name.toolTip()
+    qtbot.waitUntil(lambda: page.bar.name.width() == NAME_NARROW)
+    assert page.bar.state.width() > 80
+    assert page.bar.state.toolTip().startswith(page.bar.state.text())
     page.window().resize(1300, 700)
     qtbot.waitUntil(lambda: fetch.text() == "Fetch …")

@@ -8,6 +8,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from tests.core.examples import host
+from tests.gui.geometry.painted_text import painted_texts
+from tests.gui.topology.conftest import MakeDriver
 from tests.gui.topology.page_driver import Driver
 from torchyard_gui.bridge.host_states import HostState, state_name
 from torchyard_gui.canvas.racks.rack_painting import host_mark
@@ -79,6 +81,14 @@ def test_hosts_have_the_same_mark_as_on_the_fleet_page(empty: Driver) -> None:
         assert row.toolTip().startswith(f"gpu-a: {state_name(state)}, ")
         rack = empty.page.scene._racks["gpu-a"]
         assert host_mark(rack.content, rack.host, False) == state.mark
+
+
+def test_hosts_of_one_domain_stay_distinguishable(make_driver: MakeDriver) -> None:
+    names = [f"rack07-gpu-{letter}.training.seoul.example.internal" for letter in "ab"]
+    driver = make_driver([host(name, 4) for name in names])
+    shown = {text.text for text in painted_texts(driver.page.palette_.hosts.viewport()) if "rack" in text.text}
+    assert len(shown) == 2, shown
+    assert {text[-1] for text in shown} == {"a", "b"}
 
 
 def test_no_row_is_highlighted_after_the_pointer_has_left(empty: Driver) -> None:

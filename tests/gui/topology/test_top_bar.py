@@ -9,6 +9,7 @@ import pytest
 from tests.gui.geometry.faults import faults_of
 from tests.gui.topology.page_driver import Driver
 from torchyard_core.booking.planned_time import PlannedTime
+from torchyard_gui.topology.top_bar import NAME
 
 
 def plan_for_tomorrow(driver: Driver) -> None:
@@ -38,3 +39,16 @@ def test_the_shortest_form_keeps_the_names_of_its_buttons(digits: Driver) -> Non
     digits.page.planning.choose(PlannedTime())
     digits.wait_until(lambda: by_host.text() == "By host")
     assert bar.launch.text() == "Launch …"
+
+
+def test_a_long_name_of_a_file_gets_the_shortest_form(digits: Driver) -> None:
+    bar = digits.page.bar
+    bar.file.setText(
+        "한국어-음성인식-대규모-사전학습-conformer-xl-bs4096-lr3e-4-a-second-attempt-with-warmup-seed17.yaml"
+    )
+    digits.window.resize(960, 700)
+    digits.wait_until(lambda: bar.arrangement.button("group").text() == "Group")
+    assert bar.launch.text() == "Launch …"
+    digits.window.resize(1376, 700)
+    digits.wait_until(lambda: bar.gpus.isVisible() and bar.gpus.shown_text() == bar.gpus.text())
+    assert bar.file.width() >= NAME

@@ -155,7 +155,7 @@ def _apply(file: Path, chosen: Alternative) -> None:
     document = TopologyDocument()
     document.open(file)
     if document.value == chosen.topology:
-        remark(f"{file} is so already: {chosen.title}.")
+        remark(f"{file} already has this topology: {chosen.title}.")
         return
     document.replace(chosen.topology)
     document.save()

@@ -205,7 +205,10 @@ class AdviceDrawer(QFrame):
             self.message.setText(considered.format(count=f"{advice.candidates:,}"))
         remove_widgets(self._cards, self.cards)
         self.cards = []
-        of_gpus, of_hosts = self.tr("Fewest GPUs, at least 90% as fast"), self.tr("Fewest hosts, at least 90% as fast")
+        of_gpus, of_hosts = (
+            self.tr("Fewest GPUs, at least 90 % as fast"),
+            self.tr("Fewest hosts, at least 90 % as fast"),
+        )
         shown = [
             (self.tr("Fastest"), advice.fastest),
             (of_gpus if advice.has_gpus else of_hosts, advice.fewest),
@@ -251,7 +254,7 @@ class AdviceDrawer(QFrame):
             )
         )
         if alternative.topology == self._source().topology:
-            card.body.addWidget(label(self.tr("The design is so already."), role="small", ink="3"))
+            card.body.addWidget(label(self.tr("This is the current design."), role="small", ink="3"))
         else:
             button = push_button(self.tr("Apply"), lambda: self._apply(alternative), "quiet")
             button.setAccessibleName(self.tr("Apply {title}").format(title=alternative.title))

@@ -84,7 +84,7 @@ def test_a_recommendation_is_applied_as_an_edit_that_keeps_comments(desktop: Des
     done = torchyard(desktop, *with_profile, "--apply", "fastest")
     assert "was changed: All-reduce, 3 workers" in done.stderr
     assert file.read_text() == TOPOLOGY.replace("replicas: 1", "replicas: 3")
-    assert "is so already" in torchyard(desktop, *with_profile, "--apply", "fastest").stderr
+    assert "already has this topology" in torchyard(desktop, *with_profile, "--apply", "fastest").stderr
     torchyard(desktop, *with_profile, "--apply", "diloco")
     assert "kind: diloco" in file.read_text()
     assert "# The workers." in file.read_text()
