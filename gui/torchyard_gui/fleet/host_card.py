@@ -53,7 +53,9 @@ TEXT_LEFT = PAD - 6 + 24
 """Horizontal position of the text in the strip with a problem."""
 KEY_NAME = 72
 """Width of the labels of fingerprints in pixels."""
-COLUMNS = (0.27, 0.26, 0.29, 0.18)
+COLUMN_GAP = 16
+"""Distance between the columns of a card in pixels."""
+COLUMNS = (0.26, 0.26, 0.3, 0.18)
 """Fractions of a card's width that its columns take: name and state, GPUs, load, software."""
 
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
@@ -108,7 +110,7 @@ class HostCard(QStyledItemDelegate):
         paints = (self._paint_name, self._paint_gpus, self._paint_load, self._paint_software)
         for share, paint in zip(COLUMNS, paints, strict=True):
             width = round(room * share)
-            paint(painter, QRect(x, rect.top() + 11, width - 16, 3 * LINE), status)
+            paint(painter, QRect(x, rect.top() + 11, width - COLUMN_GAP, 3 * LINE), status)
             x += width
         self._paint_strip(painter, rect, status)
         if status.doing is not None:
@@ -137,7 +139,7 @@ class HostCard(QStyledItemDelegate):
             draw_elided(painter, _line(text, 1), words, "small", "text2")
             return
         drawn = draw_elided(painter, _line(text, 1), state_word(status), "small", ink)
-        room = _line(text, 1).adjusted(drawn + 6, 0, 0, 0)
+        room = _line(text, 1).adjusted(drawn + 6, 0, COLUMN_GAP // 2, 0)
         metrics = painter.fontMetrics()
         fitting = (form for form in since_forms(status) if metrics.horizontalAdvance(form) <= room.width())
         draw_elided(painter, room, next(fitting, ""), "small", "text3")

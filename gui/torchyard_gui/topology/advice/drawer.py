@@ -20,7 +20,7 @@ from torchyard_gui.topology.advice.curve import SpeedCurve
 from torchyard_gui.widgets import Card, ElidedLabel, label, remove_widgets, scroll_area
 from torchyard_gui.widgets.buttons import push_button, tool_button
 from torchyard_gui.widgets.containers import prepare_rows
-from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
+from torchyard_gui.widgets.layouts import FLUSH, hbox, settle_layouts, vbox
 from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.text_labels import SectionLabel
 
@@ -217,6 +217,7 @@ class AdviceDrawer(QFrame):
         for heading, alternative in shown:
             card = self._card(heading, alternative, unit)
             self._cards.addWidget(card)
+            card.show()  # Otherwise, Qt would show it only after the layout below.
             self.cards.append(card)
         self.curve.show_points(advice.curve, advice.fastest.counts.trainers, unit)
         self._show_next_host(advice, unit)
@@ -224,6 +225,7 @@ class AdviceDrawer(QFrame):
         self.remarks.setText("\n".join((*advice.fastest.prediction.notes, *advice.remarks)))
         self.remarks.setVisible(bool(self.remarks.text()))
         self._results.show()
+        settle_layouts()
 
     def _unit(self) -> str:
         has_samples = self.advice is None or self.advice.has_samples

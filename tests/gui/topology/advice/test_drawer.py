@@ -10,6 +10,7 @@ from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QLabel, QPushButton
 
 from tests.core.advisor.samples import fleet, profile
+from tests.gui.geometry.faults import faults_of
 from tests.gui.topology.page_driver import Driver
 from torchyard_core.advisor.recommendation import Advice, advise
 from torchyard_core.errors import RunFailed, TorchyardError
@@ -73,6 +74,16 @@ def opened(driver: Driver) -> AdviceDrawer:
     driver.page.show_advice.trigger()
     driver.qtbot.waitUntil(lambda: driver.page.advice.advice is not None)
     return driver.page.advice
+
+
+def test_new_advice_is_laid_out_at_once(digits: Driver, advisor: ImmediateAdvisor) -> None:
+    advisor.error = RunFailed("train.py was never profiled on this computer.")
+    digits.page.show_advice.trigger()
+    drawer = digits.page.advice
+    digits.wait_until(lambda: "never profiled" in texts(drawer) and not faults_of(drawer))
+    advisor.error = None
+    drawer.refresh()
+    assert not faults_of(drawer), "no event has been processed since the cards were made"
 
 
 def texts(drawer: AdviceDrawer) -> str:
