@@ -21,12 +21,12 @@ SHARD_SETTINGS = (
     StrategySetting(
         "shard_modules",
         "Shard blocks",
-        "Classes of modules that are gathered as one, such as TransformerBlock. Without names the repeated blocks.",
+        "Classes of modules that are gathered as one, such as TransformerBlock. By default, the repeated blocks.",
     ),
     StrategySetting(
         "shard_dtype",
         "Shard type",
-        "The type in which sharded models compute. The optimizer keeps the model's.",
+        "The data type in which sharded models compute. The optimizer keeps the model's type.",
         choices=(
             (ShardDtype.MODEL, "the model's"),
             (ShardDtype.BFLOAT16, "bfloat16"),
