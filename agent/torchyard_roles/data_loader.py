@@ -278,7 +278,8 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
             if self._cut is not None:
                 batch = self._cut(batch)
             if torch.is_grad_enabled():  # Evaluation batches do not count towards the throughput.
-                self._progress.batch(samples(batch))
+                count = samples(batch)
+                self._progress.batch(count, is_partial=count < (self.batch_size or 0))
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:

@@ -20,6 +20,9 @@ INTERVAL_S = 0.2
 THROUGHPUT_S = 10.0
 """Throughput is the mean of this number of seconds, or of the time since the first step if that is shorter."""
 
+PARTS = ("compute_s", "exchange_s", "wait_s")
+"""The reported parts of the last step."""
+
 QUIET_S = 1.0
 """Shortest time in seconds between two automatic reports at the end of a step, if the script calls report() itself.
 
@@ -43,6 +46,10 @@ class Progress:
         self._names_sent: frozenset[str] = frozenset()
         self._taken_at: float | None = None
         self._fresh = False
+        self._is_partial = self._was_partial = False
+        """Whether a batch of the current step, and of the last one, is partial."""
+        self._whole_parts: dict[str, float] = {}
+        """The parts of the last reported step with whole batches."""
 
     @property
     def steps(self) -> int:
@@ -58,15 +65,21 @@ class Progress:
         """Sets the number of finished steps to the step of a checkpoint."""
         self._steps = step
 
-    def batch(self, samples: int) -> None:
-        """Adds the samples of a training batch that the script has received."""
+    def batch(self, samples: int, *, is_partial: bool = False) -> None:
+        """Adds the samples of a training batch that the script has received.
+
+        Args:
+            is_partial: Whether the batch is smaller than the others, as the last one of an epoch may be.
+        """
         self._samples += samples
+        self._is_partial = self._is_partial or is_partial
 
     def step(self) -> None:
         """Records the end of a step of the run, for the step count and the throughput."""
         self._steps += 1
         self._samples_stepped += self._samples
         self._samples = 0
+        self._was_partial, self._is_partial = self._is_partial, False
         before, self._stepped_at = self._stepped_at, self._clock()
         self._step_s = self._stepped_at - before if before is not None else None
         # The throughput is measured from the end of the first step, because that step is a warm-up. One entry per
@@ -135,6 +148,10 @@ class Progress:
         if self._step_s is not None and "compute_s" not in report:
             others = report.get("exchange_s", 0.0) + report.get("wait_s", 0.0)
             report["compute_s"] = max(0.0, self._step_s - others)
+        if self._was_partial:  # Its parts are shorter, and would be mistaken for those of every step.
+            report.update(self._whole_parts)
+        else:
+            self._whole_parts = {part: report[part] for part in PARTS if part in report}
         report.update({name: float(value) for name, value in self._noted.items()})
         return report
 

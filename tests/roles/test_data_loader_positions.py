@@ -118,3 +118,13 @@ def test_resuming_again_before_anything_was_asked_for_loses_nothing() -> None:
     again.go_on_from(resumed.position(), lambda: None)
     whole = make(seed=1)
     assert epochs(again, 1)[0] == epochs(whole, 1)[0][1:]
+
+
+def test_the_last_batch_of_an_epoch_is_partial() -> None:
+    loader = make()
+    partial = []
+    for batch in loader:
+        progress = loader._progress
+        partial.append((len(batch), progress._is_partial))
+        progress.step()
+    assert partial == [(3, False)] * 7 + [(1, True)]

@@ -137,6 +137,25 @@ def test_two_steps_at_once_do_not_multiply_the_throughput() -> None:
     assert progress.take()["throughput"] == pytest.approx(100, rel=0.02)
 
 
+def test_the_parts_of_a_partial_batch_are_not_those_of_a_step() -> None:
+    """The last report of a run would otherwise be that of the last, smaller batch."""
+    clock = Clock()
+    progress = Progress(clock)
+
+    def step(seconds: float, *, is_partial: bool = False) -> dict[str, float]:
+        progress.batch(32, is_partial=is_partial)
+        clock.now += seconds
+        progress.step()
+        return progress.take({"exchange_s": seconds / 4})
+
+    step(0.4)
+    whole = step(0.4)
+    assert (whole["compute_s"], whole["exchange_s"]) == (pytest.approx(0.3), 0.1)
+    partial = step(0.1, is_partial=True)
+    assert (partial["compute_s"], partial["exchange_s"], partial["step"]) == (pytest.approx(0.3), 0.1, 3)
+    assert step(0.8)["exchange_s"] == 0.2
+
+
 def test_nan_is_a_number() -> None:
     progress = Progress(Clock())
     progress.note({"loss": math.nan})
