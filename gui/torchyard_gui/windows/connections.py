@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.launch.panel import LaunchPanel
     from torchyard_gui.runs.page import RunsPage
+    from torchyard_gui.sweeps.page import SweepsPage
     from torchyard_gui.topology.page import TopologyPage
     from torchyard_gui.windows.absence_report import AbsenceReport
 
@@ -65,6 +66,7 @@ class WindowConnections(QObject):
         window.add_page("fleet", self.tr("Fleet"), "fleet", self._make_fleet)
         window.add_page("runs", self.tr("Runs"), "runs", self._make_runs)
         window.add_page("bookings", self.tr("Bookings"), "calendar", self._make_bookings)
+        window.add_page("sweeps", self.tr("Sweeps"), "sweeps", self._make_sweeps)
         window.painted.connect(self._after_first_paint)
         window.closed.connect(self._close)
         window.file_dropped.connect(self.open_file)
@@ -293,6 +295,17 @@ class WindowConnections(QObject):
         page.run_wanted.connect(self._show_run)
         return page
 
+    def _make_sweeps(self) -> SweepsPage:
+        from torchyard_gui.bridge.sweeps_model import SweepsModel
+        from torchyard_gui.sweeps.page import SweepsPage
+        from torchyard_gui.windows.close_confirmation import CloseConfirmation
+
+        page = SweepsPage(SweepsModel(self.runs, self))
+        closing = CloseConfirmation(self.window, page.resuming, lambda: self.window.show_page("sweeps"))
+        self.window.before_closing.append(closing.may_close)
+        page.edit_copy.connect(self._edit_copy)
+        return page
+
     def restore_session(self) -> None:
         """Restores the file, page, run and unsaved work of the last window.
 
@@ -429,6 +442,8 @@ class WindowConnections(QObject):
             self.launch_panel.close_launch()
         if self.window.has_page("bookings"):
             cast("BookingsPage", self.window.page("bookings")).close_page()
+        if self.window.has_page("sweeps"):
+            cast("SweepsPage", self.window.page("sweeps")).close_page()
         if "exchange" in self.__dict__:
             self.exchange.close()
         if "bookings" in self.__dict__:
