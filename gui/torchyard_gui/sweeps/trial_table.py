@@ -16,7 +16,7 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QPainter
+from PySide6.QtGui import QPainter, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QTableView, QWidget
 
 from torchyard_agent.protocol.sweep_messages import parameter_text
@@ -260,6 +260,12 @@ class TrialTable(QTableView):
             index = self.order.mapFromSource(self.trials.index(row, 0))
             self.setCurrentIndex(index)
             self.scrollTo(index)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Keeps the selected trial visible."""
+        super().resizeEvent(event)
+        if self.trial is not None:
+            self.scrollTo(self.currentIndex())
 
     def _current_changed(self, current: QModelIndex, before: QModelIndex) -> None:
         self.chosen.emit(current.data(TRIAL).trial if current.isValid() else "")

@@ -91,6 +91,9 @@ def test_a_click_in_a_plot_selects_the_trial_everywhere(page: SweepsPage) -> Non
     click_on_trial(page.history, "17")
     assert page.table.trial is not None
     assert page.table.trial.trial == "17"
+    page.along.setSizes([130, 600])
+    row = page.table.visualRect(page.table.currentIndex())
+    assert page.table.viewport().rect().contains(row.center()), "it stays visible"
     assert page.about.text().startswith("Trial 17 · failed · worker-1: ")
     assert "CUDA out of memory" in page.history.accessibleDescription()
     click_on_trial(page.parallel, "33", corner=-1)
@@ -131,9 +134,10 @@ def test_the_importance_is_that_of_optuna_and_its_absence_is_explained(
 def test_stop_asks_first_and_stops_the_sweep(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
     QTest.keyClick(page.list, Qt.Key.Key_Period, CONTROL)
     qtbot.waitUntil(lambda: page.dialog is not None and page.dialog.isVisible())
-    QTest.keyClick(page.dialog, Qt.Key.Key_Escape)
+    assert page.dialog is not None
+    QTest.keyClick(page.dialog.focusWidget(), Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: page.dialog is None)
-    assert acting.stopped == []
+    assert acting.stopped == [], "Enter keeps the sweep running"
     QTest.mouseClick(page.bar.buttons[page.actions_.stop], Qt.MouseButton.LeftButton)
     assert "2 running trials" in confirm(page, qtbot)
     qtbot.waitUntil(lambda: bool(acting.stopped))
