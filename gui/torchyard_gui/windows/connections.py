@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.bridge.bookings_model import BookingsModel
     from torchyard_gui.bridge.calendar_sync import CalendarSync
-    from torchyard_gui.bridge.exchange_facts import ExchangeSource
+    from torchyard_gui.bridge.planner.exchange_facts import ExchangeSource
     from torchyard_gui.bridge.runs_model import RunsModel
     from torchyard_gui.bridge.settings_model import SettingsModel
     from torchyard_gui.fleet.page import FleetPage
@@ -248,12 +248,12 @@ class WindowConnections(QObject):
     @cached_property
     def exchange_source(self) -> ExchangeSource:
         """Provides what is known about exchanges. Facts are read again when a run has ended."""
-        from torchyard_gui.bridge.exchange_facts import ExchangeSource
+        from torchyard_gui.bridge.planner.exchange_facts import ExchangeSource
 
         return ExchangeSource(self.fleet)
 
     def _make_topology(self) -> TopologyPage:
-        from torchyard_gui.bridge.advice_source import AdviceSource
+        from torchyard_gui.bridge.planner.advice_source import AdviceSource
         from torchyard_gui.topology.page import TopologyPage
 
         page = TopologyPage(
