@@ -23,6 +23,7 @@ from tools.launch_phases import FINGERPRINT, phases
 from tools.live_run import begin_live_run, feed_run, log_opener
 from tools.sample_bookings import Sample, at
 from tools.sample_fleet import FAILED_RUN, FLEETS, let_hosts_answer, write_sample
+from tools.sample_sweep import LIVE, LONG_PARAMETERS, PARAMETERS, note_sweeps, show_sample_sweeps
 from tools.strategy_designs import SERVED, STEP, design_of
 
 from torchyard_core.advisor.profile import host_kind
@@ -43,10 +44,11 @@ if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.runs.page import RunsPage
+    from torchyard_gui.sweeps.page import SweepsPage
     from torchyard_gui.topology.page import TopologyPage
 
 PAGES = ("topology", "fleet", "runs")
-PARTS = (*PAGES, "bookings", "strategies", "live", "launch", "dialogs")
+PARTS = (*PAGES, "bookings", "sweeps", "strategies", "live", "launch", "dialogs")
 STATES = tuple(FLEETS)
 SETTLE_MS = 400
 FOLLOWED_WITHIN_MS = 1200
@@ -84,6 +86,9 @@ def show_scenes(camera: Camera, parts: Sequence[str] = PARTS, states: Sequence[s
                 _strategies(window, camera)
         if "bookings" in parts:
             _bookings(camera, state)
+        if "sweeps" in parts and state in ("empty", "eight", "long"):
+            with _window(state) as window:
+                _sweeps(window, camera, state)
         if "live" in parts and state in ("one", "eight"):
             with _window(state) as window:
                 _live(window, camera, state)
@@ -146,6 +151,30 @@ def _bookings(camera: Camera, state: str) -> None:
             camera.take(window, f"bookings-{state}-{view}")
         if state == "eight":
             _when(window, camera)
+
+
+def _sweeps(window: MainWindow, camera: Camera, state: str) -> None:
+    """Shows the Sweeps page: without sweeps, or with a live one, a selected trial, and the question before a stop."""
+    page = cast("SweepsPage", window.page("sweeps"))
+    hosts = list(FLEETS[state])
+    if not hosts:
+        window.show_page("sweeps")
+        camera.take(window, "sweeps-empty")
+        return
+    note_sweeps(page.model.runs, hosts)
+    show_sample_sweeps(page, hosts, LONG_PARAMETERS if state == "long" else PARAMETERS)
+    window.show_page("sweeps")
+    page.show_sweep(LIVE)
+    camera.take(window, f"sweeps-{state}")
+    page.choose("17")
+    camera.take(window, f"sweeps-{state}-failed-trial")
+    page.choose("34")
+    camera.take(window, f"sweeps-{state}-trial")
+    page.ask_to_stop()
+    settle()
+    assert page.dialog is not None
+    camera.take(window, f"dialog-{state}-stop-sweep", over=page.dialog)
+    page.dialog.close()
 
 
 def _dialogs(camera: Camera, state: str) -> None:

@@ -34,12 +34,12 @@ from torchyard_core.fleet.inventory import (
 )
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_gui.bridge.host_availability import HostAvailability
 from torchyard_gui.bridge.host_links import HostLinks
 from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus, checked_at, now
 from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
 from torchyard_gui.bridge.login_questions import LoginQuestions
+from torchyard_gui.bridge.planner.host_availability import HostAvailability
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet

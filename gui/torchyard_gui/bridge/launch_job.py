@@ -1,4 +1,6 @@
-"""A launch or restart that runs on a thread. Its checks, progress and outcome are emitted as signals."""
+"""A launch, restart or resumption of a sweep, which runs on a thread and emits checks, progress and outcome as
+signals.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.booking.planned_time import PlannedTime
-from torchyard_core.errors import RunFailed, TorchyardError
+from torchyard_core.errors import AgentRefused, HostError, RunFailed, TorchyardError
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Confirmation
 from torchyard_core.launch.runs.known_runs import KnownRun
@@ -247,3 +249,41 @@ class RestartJob(LaunchJob):
         from torchyard_core.app.restart_run import RestartRun
 
         return RestartRun(desktop, self._ended_run, self._callbacks(), from_beginning=self._from_beginning)
+
+
+class ResumeSweepJob(LaunchJob):
+    """The resumption of one ended sweep, with the signals of a launch."""
+
+    def __init__(
+        self,
+        run: KnownRun,
+        text: str,
+        file: str,
+        fleet_model: FleetModel,
+        parent: QObject | None = None,
+        *,
+        new_code: bool = False,
+    ):
+        """Prepares the resumption; `start` begins it.
+
+        Args:
+            text: Text of the topology. This text and the name of its `file` come from the sweep's record.
+            new_code: Whether the files of the working folder may have changed since the sweep began.
+        """
+        super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)
+        self._ended_run = run
+        self._new_code = new_code
+
+    def _make(self, desktop: Desktop) -> LaunchUseCase:
+        from torchyard_core.app.resume_sweep import resume_sweep
+        from torchyard_core.app.run_links import link_to_primary
+        from torchyard_core.launch.runs.sweep_results import SweepCopies
+
+        problem: TorchyardError | None = None
+        try:
+            SweepCopies(desktop.home.sweeps).update(
+                self._ended_run.run_id, link_to_primary(desktop.fleet, self._ended_run)
+            )
+        except (AgentRefused, HostError) as error:
+            problem = error
+        return resume_sweep(desktop, self._ended_run, problem, self._callbacks(), new_code=self._new_code)

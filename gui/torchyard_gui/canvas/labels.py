@@ -202,6 +202,20 @@ def state_word(state: str) -> str:
     }.get(state, state)
 
 
+def duration(seconds: float) -> str:
+    """Formats a duration as `2 d 5 h`, `3 h 12 min`, `4 min 5 s`, `42 min` or `12 s`."""
+    whole = int(seconds)
+    if whole < 60:
+        return translate("Canvas", "{seconds} s").format(seconds=whole)
+    if whole < 3600 and whole % 60 == 0:
+        return translate("Canvas", "{minutes} min").format(minutes=whole // 60)
+    if whole < 3600:
+        return translate("Canvas", "{minutes} min {seconds} s").format(minutes=whole // 60, seconds=whole % 60)
+    if whole < 86400:
+        return translate("Canvas", "{hours} h {minutes} min").format(hours=whole // 3600, minutes=whole % 3600 // 60)
+    return translate("Canvas", "{days} d {hours} h").format(days=whole // 86400, hours=whole % 86400 // 3600)
+
+
 def short_state_word(state: str) -> str:
     """Returns the name of a state in one word, for the space beside its mark on a chip."""
     return {

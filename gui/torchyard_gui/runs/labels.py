@@ -70,18 +70,7 @@ def ended_at(seconds: float | None, now: float) -> str:
     return translate("Runs", "ended {time}").format(time=day_and_clock(seconds, now))
 
 
-def duration(seconds: float) -> str:
-    """Formats a duration as `2 d 5 h`, `3 h 12 min`, `4 min 5 s`, `42 min` or `12 s`."""
-    whole = int(seconds)
-    if whole < 60:
-        return translate("Runs", "{seconds} s").format(seconds=whole)
-    if whole < 3600 and whole % 60 == 0:
-        return translate("Runs", "{minutes} min").format(minutes=whole // 60)
-    if whole < 3600:
-        return translate("Runs", "{minutes} min {seconds} s").format(minutes=whole // 60, seconds=whole % 60)
-    if whole < 86400:
-        return translate("Runs", "{hours} h {minutes} min").format(hours=whole // 3600, minutes=whole % 3600 // 60)
-    return translate("Runs", "{days} d {hours} h").format(days=whole // 86400, hours=whole % 86400 // 3600)
+duration = labels.duration
 
 
 def memory(megabytes: float | None) -> str:

@@ -15,14 +15,14 @@ from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 if TYPE_CHECKING:
     from torchyard_gui.launch.panel import LaunchPanel
-    from torchyard_gui.runs.restart import RestartFlow
+    from torchyard_gui.widgets.launch_flow import LaunchFlow
     from torchyard_gui.windows.main_window import MainWindow
 
 
 class CloseConfirmation(QObject):
     """Delays closing the window until the launch in progress ends."""
 
-    def __init__(self, window: MainWindow, launching: LaunchPanel | RestartFlow, show: Callable[[], object]) -> None:
+    def __init__(self, window: MainWindow, launching: LaunchPanel | LaunchFlow, show: Callable[[], object]) -> None:
         """Connects the confirmation to the window.
 
         Args:

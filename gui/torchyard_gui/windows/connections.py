@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.bridge.bookings_model import BookingsModel
     from torchyard_gui.bridge.calendar_sync import CalendarSync
-    from torchyard_gui.bridge.exchange_facts import ExchangeSource
+    from torchyard_gui.bridge.planner.exchange_facts import ExchangeSource
     from torchyard_gui.bridge.runs_model import RunsModel
     from torchyard_gui.bridge.settings_model import SettingsModel
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.launch.panel import LaunchPanel
     from torchyard_gui.runs.page import RunsPage
+    from torchyard_gui.sweeps.page import SweepsPage
     from torchyard_gui.topology.page import TopologyPage
     from torchyard_gui.windows.absence_report import AbsenceReport
 
@@ -65,6 +66,7 @@ class WindowConnections(QObject):
         window.add_page("fleet", self.tr("Fleet"), "fleet", self._make_fleet)
         window.add_page("runs", self.tr("Runs"), "runs", self._make_runs)
         window.add_page("bookings", self.tr("Bookings"), "calendar", self._make_bookings)
+        window.add_page("sweeps", self.tr("Sweeps"), "sweeps", self._make_sweeps)
         window.painted.connect(self._after_first_paint)
         window.closed.connect(self._close)
         window.file_dropped.connect(self.open_file)
@@ -246,12 +248,12 @@ class WindowConnections(QObject):
     @cached_property
     def exchange_source(self) -> ExchangeSource:
         """Provides what is known about exchanges. Facts are read again when a run has ended."""
-        from torchyard_gui.bridge.exchange_facts import ExchangeSource
+        from torchyard_gui.bridge.planner.exchange_facts import ExchangeSource
 
         return ExchangeSource(self.fleet)
 
     def _make_topology(self) -> TopologyPage:
-        from torchyard_gui.bridge.advice_source import AdviceSource
+        from torchyard_gui.bridge.planner.advice_source import AdviceSource
         from torchyard_gui.topology.page import TopologyPage
 
         page = TopologyPage(
@@ -291,6 +293,17 @@ class WindowConnections(QObject):
         page = BookingsPage(self.bookings)
         page.run_on = self._run_on
         page.run_wanted.connect(self._show_run)
+        return page
+
+    def _make_sweeps(self) -> SweepsPage:
+        from torchyard_gui.bridge.sweeps_model import SweepsModel
+        from torchyard_gui.sweeps.page import SweepsPage
+        from torchyard_gui.windows.close_confirmation import CloseConfirmation
+
+        page = SweepsPage(SweepsModel(self.runs, self))
+        closing = CloseConfirmation(self.window, page.resuming, lambda: self.window.show_page("sweeps"))
+        self.window.before_closing.append(closing.may_close)
+        page.edit_copy.connect(self._edit_copy)
         return page
 
     def restore_session(self) -> None:
@@ -429,6 +442,8 @@ class WindowConnections(QObject):
             self.launch_panel.close_launch()
         if self.window.has_page("bookings"):
             cast("BookingsPage", self.window.page("bookings")).close_page()
+        if self.window.has_page("sweeps"):
+            cast("SweepsPage", self.window.page("sweeps")).close_page()
         if "exchange" in self.__dict__:
             self.exchange.close()
         if "bookings" in self.__dict__:

@@ -49,7 +49,7 @@ def walk(scale: str, *arguments: str) -> None:
 
 @pytest.mark.parametrize(
     ("scale", "parts", "size"),
-    [("1", "topology,fleet,runs,bookings,dialogs", "1024x700"), ("1.5", "topology,fleet,runs", "1280x800")],
+    [("1", "topology,fleet,runs,bookings,sweeps,dialogs", "1024x700"), ("1.5", "topology,fleet,runs", "1280x800")],
 )
 def test_pages_with_long_names(scale: str, parts: str, size: str) -> None:
     walk(scale, "--parts", parts, "--states", "long", "--sizes", size)

@@ -57,7 +57,7 @@ def test_without_a_file_an_untitled_topology_is_open(qtbot: QtBot, home: Home) -
     window = opened(qtbot, home)
     assert window.windowTitle() == "untitled[*] — Torchyard"
     assert not window.isWindowModified()
-    assert window.keys == ["topology", "fleet", "runs", "bookings"]
+    assert window.keys == ["topology", "fleet", "runs", "bookings", "sweeps"]
 
 
 def test_with_a_file_its_topology_is_open(qtbot: QtBot, home: Home, file: Path) -> None:

@@ -40,7 +40,7 @@ def nameless(root: QWidget) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings"])
+@pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings", "sweeps"])
 def test_the_palette_offers_all_that_can_be_done_now(window: MainWindow, page: str) -> None:
     window.show_page(page)
     QTest.keyClick(window, Qt.Key.Key_P, CONTROL | SHIFT)
@@ -93,7 +93,7 @@ def test_changes_of_a_run_are_announced_on_any_page(
     assert window.toast.label.text() == ("" if notifications == "none" else "digits failed: gpu-a was lost")
 
 
-@pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings"])
+@pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings", "sweeps"])
 def test_focusable_widgets_have_names(window: MainWindow, qtbot: QtBot, page: str) -> None:
     shown = window.show_page(page)
     assert shown.accessibleName()
@@ -128,11 +128,11 @@ def test_enter_trusts_where_an_unknown_key_is_in_the_way(
 
 
 def test_the_list_of_a_page_that_is_shown_has_the_focus(window: MainWindow, qtbot: QtBot) -> None:
-    bodies = {"fleet": "list", "bookings": "surface", "runs": "list"}
+    bodies = {"fleet": "list", "bookings": "surface", "runs": "list", "sweeps": "list"}
     for key, name in bodies.items():
         page: Any = window.page(key)
         window.show_page(key)
-        body = getattr(page, name) if key != "runs" or page.model.runs else page
+        body = getattr(page, name) if key not in ("runs", "sweeps") or getattr(page.model, key) else page
         qtbot.waitUntil(lambda body=body: body.isVisible())
         for other in ("topology", key):
             QTest.mouseClick(window.rail.button(window.keys.index(other)), Qt.MouseButton.LeftButton)

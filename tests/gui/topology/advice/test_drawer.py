@@ -18,8 +18,8 @@ from torchyard_core.next_steps import ProfileScript
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
-from torchyard_gui.bridge.advice_source import without_users
 from torchyard_gui.bridge.jobs import Job
+from torchyard_gui.bridge.planner.advice_source import without_users
 from torchyard_gui.topology.advice.drawer import AdviceDrawer
 
 

@@ -14,8 +14,8 @@ from torchyard_core.app.profile_script import profile_cache
 from torchyard_core.errors import TorchyardError
 from torchyard_core.home import Home
 from torchyard_core.topology.file import read_topology
-from torchyard_gui.bridge.advice_source import AdviceSource
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.planner.advice_source import AdviceSource
 
 TOPOLOGY = """\
 version: 1

@@ -19,9 +19,9 @@ from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.launch.runs.history import History, RunRecord
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_availability import HostAvailability
 from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.bridge.planner.host_availability import HostAvailability
 
 GPUS = [{"index": index, "uuid": f"GPU-{index}", "name": "NVIDIA L40S", "memory_mb": 46068} for index in range(2)]
 

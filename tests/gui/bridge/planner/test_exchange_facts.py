@@ -10,8 +10,8 @@ from pytestqt.qtbot import QtBot
 from torchyard_core.home import Home
 from torchyard_core.launch.runs.history import History, RunRecord
 from torchyard_core.topology.strategies.link_load import ExchangeFacts
-from torchyard_gui.bridge.exchange_facts import ExchangeSource
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.planner.exchange_facts import ExchangeSource
 
 FLEET = """\
 version: 1

@@ -1,0 +1,60 @@
+"""The bar above a sweep, with its name, state and best trial, and actions."""
+
+from __future__ import annotations
+
+from PySide6.QtGui import QAction, QResizeEvent
+from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
+
+from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.sweeps.trial_table import SweepTable
+from torchyard_gui.sweeps.labels import mark_of, progress, sweep_state
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import ElidedLabel, StateMark
+from torchyard_gui.widgets.buttons import action_button
+from torchyard_gui.widgets.layouts import hbox
+
+NARROW = 1150
+"""Width in pixels below which the first button has a shorter text."""
+
+
+class SweepBar(QFrame):
+    """The bar above a sweep. Its buttons trigger actions of the page."""
+
+    def __init__(self, best: QAction, resume: QAction, stop: QAction, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setProperty("bar", True)
+        self.setFixedHeight(theme().metrics.bar)
+        self.name = ElidedLabel(role="title")
+        self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
+        self.mark = StateMark("idle", 14)
+        self.state = ElidedLabel(ink="2")
+        self.buttons = {action: action_button(action, action.iconText()) for action in (best, resume, stop)}
+        for action, button in self.buttons.items():
+            button.setIcon(action.icon())
+            button.setAccessibleName(action.text())
+        self._best = best
+        parts = self.name, 4, self.mark, (self.state, 1), 8
+        hbox(*parts, *self.buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
+        self.show_sweep(None, None)
+
+    def show_sweep(self, run: KnownRun | None, table: SweepTable | None) -> None:
+        """Shows the state of a sweep; None shows the name of the page."""
+        for widget in (self.mark, *self.buttons.values()):
+            widget.setVisible(run is not None)
+        if run is None:
+            self.name.setText(self.tr("Sweeps"))
+            self.state.setText("")
+            return
+        is_stale = not run.is_fresh and not run.has_ended
+        self.name.setText(run.name or run.run_id)
+        self.name.setToolTip(run.run_id)
+        self.mark.set_state("unknown" if is_stale else mark_of(run.state))
+        parts = [sweep_state(run), *(progress(table) if table is not None else [])]
+        self.state.setText(" · ".join(parts))
+        self.state.setToolTip("\n".join(part for part in (*parts, run.reason) if part))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """In a narrow bar, shortens the text of a button, so that the state fits."""
+        super().resizeEvent(event)
+        is_narrow = event.size().width() < NARROW
+        self.buttons[self._best].setText(self._best.iconText() if is_narrow else self._best.text())

@@ -1,0 +1,243 @@
+"""Tests of the Sweeps page with keys and the pointer: the live table, plots, stops, and topologies of trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from pytestqt.qtbot import QtBot
+from tools.sample_sweep import LIVE, sweep_data
+
+from tests.gui.runs.fake_hosts import close, runs_model
+from tests.gui.sweeps.conftest import ActingSweep
+from torchyard_core.home import Home
+from torchyard_core.topology.file import topology_from_text
+from torchyard_gui.bridge.sweeps_model import SweepsModel
+from torchyard_gui.sweeps.page import NEW_SWEEP, SweepsPage
+from torchyard_gui.sweeps.trial_plot import TrialPlot
+from torchyard_gui.sweeps.trial_table import NUMBER, STATE, TRIAL, VALUE
+
+CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
+HOSTS = ["gpu-a", "gpu-b"]
+
+
+def column(page: SweepsPage, number: int) -> list[str]:
+    order = page.table.order
+    return [str(order.index(row, number).data()) for row in range(order.rowCount())]
+
+
+def click_on_trial(plot: TrialPlot, number: str, corner: int = 0) -> None:
+    trial = next(each for each in plot.trials() if each.trial == number)
+    QTest.mouseClick(plot, Qt.MouseButton.LeftButton, pos=plot.line_of(trial)[corner].toPoint())
+
+
+def click_on_header(page: SweepsPage, section: int) -> None:
+    header = page.table.horizontalHeader()
+    place = QPoint(header.sectionViewportPosition(section) + 20, header.height() // 2)
+    QTest.mouseClick(header.viewport(), Qt.MouseButton.LeftButton, pos=place)
+
+
+def confirm(page: SweepsPage, qtbot: QtBot) -> str:
+    """Presses the button that stops. Returns the sentence of the question."""
+    qtbot.waitUntil(lambda: page.dialog is not None and page.dialog.isVisible())
+    assert page.dialog is not None
+    texts = " ".join(each.text() for each in page.dialog.findChildren(QLabel))
+    QTest.mouseClick(page.dialog.yes, Qt.MouseButton.LeftButton)
+    return texts
+
+
+def test_trials_of_every_state_are_listed_and_the_best_is_marked(page: SweepsPage) -> None:
+    assert column(page, NUMBER)[:2] == ["38", "37"]
+    states = dict(zip(column(page, NUMBER), column(page, STATE), strict=True))
+    assert (states["38"], states["33"], states["32"], states["17"]) == ("running", "best", "pruned", "failed")
+    reasons = dict(zip(column(page, NUMBER), column(page, page.table.trials.columnCount() - 1), strict=True))
+    assert "CUDA out of memory" in reasons["17"]
+    assert reasons["33"] == ""
+    text = page.bar.state.text()
+    assert text == "running · 36 of 50 trials · 3 failed · best: trial 33, loss 0.0681"
+    assert page.status_texts() == [("running", "1 live sweep")]
+
+
+def test_a_click_on_a_heading_sorts_and_unknown_values_are_last_in_either_order(page: SweepsPage) -> None:
+    click_on_header(page, VALUE)
+    rising = column(page, VALUE)
+    assert rising[0] == "0.0681"
+    click_on_header(page, VALUE)
+    falling = column(page, VALUE)
+    assert falling[0] == "0.3028"
+    assert rising[-3:] == falling[-3:] == ["–"] * 3
+
+
+def test_new_trials_appear_and_the_selection_stays(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
+    page.choose("30")
+    grown = sweep_data(LIVE, HOSTS, 42)
+    for row in grown["trials"]:
+        row["value"] = 0.01 if row["trial"] == "41" else row["value"]
+        row["state"] = "complete" if row["trial"] == "41" else row["state"]
+    acting.data = grown
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: page.table.trials.rowCount() == 42)
+    assert page.table.trial is not None
+    assert page.table.trial.trial == "30"
+    assert "best: trial 41, loss 0.01" in page.bar.state.text()
+    assert "loss 0.01" in page.list_model.best_of(page.model.sweeps[0])
+
+
+def test_a_click_in_a_plot_selects_the_trial_everywhere(page: SweepsPage) -> None:
+    click_on_trial(page.history, "17")
+    assert page.table.trial is not None
+    assert page.table.trial.trial == "17"
+    page.along.setSizes([130, 600])
+    row = page.table.visualRect(page.table.currentIndex())
+    assert page.table.viewport().rect().contains(row.center()), "it stays visible"
+    assert page.about.text().startswith("Trial 17 · failed · worker-1: ")
+    assert "CUDA out of memory" in page.history.accessibleDescription()
+    click_on_trial(page.parallel, "33", corner=-1)
+    assert page.table.trial.trial == page.history.current == page.parallel.current == "33"
+    assert "best so far" in page.about.text()
+
+
+def test_keys_move_through_the_trials_of_a_plot(page: SweepsPage) -> None:
+    page.history.setFocus()
+    found = []
+    for key in (Qt.Key.Key_Home, Qt.Key.Key_Right, Qt.Key.Key_Right, Qt.Key.Key_Left, Qt.Key.Key_End):
+        QTest.keyClick(page.history, key)
+        assert page.table.trial is not None
+        found.append(page.table.trial.trial)
+    assert found == ["1", "2", "3", "2", "38"]
+    page.table.setFocus()
+    QTest.keyClick(page.table, Qt.Key.Key_Down)
+    assert page.history.current == "37"
+
+
+def test_only_complete_trials_have_lines_and_the_best_has_the_strongest_colour(page: SweepsPage) -> None:
+    trials = page.parallel.trials()
+    assert {trial.state for trial in trials} == {"complete"}
+    assert len(trials) == sum(row["state"] == "complete" for row in sweep_data(LIVE, HOSTS)["trials"])
+    assert page.parallel.color_of(0) != page.parallel.color_of(len(trials) - 1)
+
+
+def test_the_importance_is_that_of_optuna_and_its_absence_is_explained(
+    page: SweepsPage, acting: ActingSweep, qtbot: QtBot
+) -> None:
+    assert page.importance.toolTip().splitlines() == ["lr: 64%", "depth: 21%", "dropout: 9%", "optimizer: 6%"]
+    acting.data = {**sweep_data(LIVE, HOSTS), "importances": {}}
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: "from four complete trials" in page.importance.toolTip())
+    assert page.importance.accessibleDescription() == page.importance.empty_text()
+
+
+def test_stop_asks_first_and_stops_the_sweep(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
+    QTest.keyClick(page.list, Qt.Key.Key_Period, CONTROL)
+    qtbot.waitUntil(lambda: page.dialog is not None and page.dialog.isVisible())
+    assert page.dialog is not None
+    QTest.keyClick(page.dialog.focusWidget(), Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: page.dialog is None)
+    assert acting.stopped == [], "Enter keeps the sweep running"
+    QTest.mouseClick(page.bar.buttons[page.actions_.stop], Qt.MouseButton.LeftButton)
+    assert "2 running trials" in confirm(page, qtbot)
+    qtbot.waitUntil(lambda: bool(acting.stopped))
+    assert acting.stopped[0]["run_id"] == LIVE
+    assert not acting.stopped[0]["force"]
+
+
+def test_one_trial_can_be_stopped(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
+    page.choose("36")
+    assert not page.actions_.stop_trial.isEnabled(), "it is complete"
+    page.choose("38")
+    page.actions_.stop_trial.trigger()
+    assert "counts as failed" in confirm(page, qtbot)
+    qtbot.waitUntil(lambda: bool(acting.stopped))
+    assert acting.stopped[0]["run_id"] == f"{LIVE}.38"
+
+
+@pytest.mark.parametrize("trial", ["", "17"])
+def test_a_trial_opens_as_a_topology_with_its_parameters(page: SweepsPage, qtbot: QtBot, trial: str) -> None:
+    opened: list[str] = []
+    page.edit_copy.connect(opened.append)
+    if trial:
+        page.choose(trial)
+        page.actions_.open_trial.trigger()
+    else:
+        QTest.keyClick(page.table, Qt.Key.Key_E, CONTROL | SHIFT)
+    qtbot.waitUntil(lambda: bool(opened))
+    topology = topology_from_text(opened[0], "best").topology
+    assert topology is not None
+    row = next(row for row in sweep_data(LIVE, HOSTS)["trials"] if row["trial"] == (trial or "33"))
+    assert topology.program.args == (f"--lr={row['params']['lr']}", f"--depth={row['params']['depth']}")
+
+
+def test_while_the_primary_does_not_answer_the_last_known_trials_are_shown(
+    page: SweepsPage, acting: ActingSweep, qtbot: QtBot
+) -> None:
+    acting.down = set(HOSTS)
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: page.stale.isVisible())
+    assert page.stale.text == "gpu-a does not answer on port 22. The last known trials are shown."
+    assert page.table.trials.rowCount() == 38
+    acting.down = set()
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: not page.stale.isVisible())
+
+
+def test_a_sweep_that_ends_is_followed_to_its_end(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
+    assert not page.actions_.resume.isEnabled()
+    acting.data = sweep_data(LIVE, HOSTS, state="stopped")
+    acting.end("stopped", "stopped by kim")
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: page.bar.state.text().startswith("stopped"))
+    qtbot.waitUntil(lambda: page.actions_.resume.isEnabled())
+    assert not page.actions_.stop.isEnabled()
+    qtbot.waitUntil(lambda: "interrupted" in column(page, STATE))
+    assert page.status_texts() == []
+
+
+def test_the_command_of_the_dashboard_is_copied_once_there_is_a_study(page: SweepsPage, home: Home) -> None:
+    assert not page.actions_.dashboard.isEnabled()
+    (home.sweeps / f"{LIVE}.sqlite3").write_bytes(b"")
+    page.choose("33")
+    QTest.keyClick(page.table, Qt.Key.Key_C, CONTROL | SHIFT)
+    expected = f"optuna-dashboard sqlite:///{home.sweeps / LIVE}.sqlite3"
+    assert QGuiApplication.clipboard().text() == expected
+
+
+def test_without_sweeps_the_page_says_how_one_is_started(qtbot: QtBot, home: Home) -> None:
+    runs = runs_model(home)
+    page = SweepsPage(SweepsModel(runs, runs))
+    qtbot.addWidget(page)
+    page.resize(900, 600)
+    page.show()
+    assert page.empty.isVisible()
+    assert NEW_SWEEP in page.empty.sentence.text()
+    QTest.mouseClick(page.empty.buttons[0], Qt.MouseButton.LeftButton)
+    assert QApplication.clipboard().text() == NEW_SWEEP
+    page.close_page()
+    close(runs)
+
+
+class TestWithoutTable:
+    """A sweep whose coordinator has not written its table yet."""
+
+    @pytest.fixture
+    def acting(self, acting: ActingSweep) -> ActingSweep:
+        acting.data = None
+        return acting
+
+    def test_it_says_so_and_shows_the_first_trials(self, page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
+        assert page.table.trials.rowCount() == 0
+        assert page._nothing.text() == "No trial has begun yet."
+        assert not page.actions_.best.isEnabled()
+        acting.data = sweep_data(LIVE, HOSTS, 3)
+        QTest.keyClick(page.table, Qt.Key.Key_F5)
+        qtbot.waitUntil(lambda: page.table.trials.rowCount() == 3)
+
+
+def test_f6_reaches_list_table_and_plots(page: SweepsPage) -> None:
+    panes: list[QWidget] = page.panes()
+    inside: list[Any] = [page.list, page.table, page.history]
+    assert all(pane is widget or pane.isAncestorOf(widget) for pane, widget in zip(panes, inside, strict=True))
+    assert page.table.order.index(0, 0).data(TRIAL).trial == "38"
