@@ -336,16 +336,17 @@ class Coordinator:
         return list(self._study.get_trials(deepcopy=False)[running.trial.number].intermediate_values)
 
     def _report(self, running: RunningTrial, metrics: dict[str, Any]) -> bool:
-        """Reports the objective for the steps that the trial has passed. Returns whether there was a new step."""
+        """Reports the objective if it counts for a step at which trials are compared. Returns whether it does."""
         found = trial_outcomes.measurement(self._search["objective"]["metric"], running.slot.replicas, metrics)
         if found is None or found.step is None:
             return False
-        steps = pruning_steps.passed_steps(self._search["pruner"], running.last_step, found.step)
-        running.last_step = max(running.last_step, found.step)
-        for step in steps:
-            running.trial.report(found.value, step)
-        self._changed = self._changed or bool(steps)
-        return bool(steps)
+        step = pruning_steps.comparison_step(self._search["pruner"], found.step)
+        if step is None or step <= running.last_step:
+            return False
+        running.last_step = step
+        running.trial.report(found.value, step)
+        self._changed = True
+        return True
 
     async def _stop_trial(self, running: RunningTrial, reason: str) -> None:
         if running.stop_requested:

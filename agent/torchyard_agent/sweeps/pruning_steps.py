@@ -5,26 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-MOST_STEPS = 20
-"""Maximum number of steps for which one sampled value is reported."""
+LATEST = 0.05
+"""A value counts for a step if it was sampled at most this share of the step's number later, or one step later."""
 
 
-def passed_steps(pruner: Mapping[str, Any], after: int, to: int) -> list[int]:
-    """Returns the steps with `after` < step <= `to` at which the objective is reported, so that trials can be compared.
+def comparison_step(pruner: Mapping[str, Any], sampled: int) -> int | None:
+    """Returns the step for which a value that was sampled at the step `sampled` counts, or None if there is none.
 
-    Metrics are sampled, so a trial reports few of its steps. All trials report at the same steps. These are the
-    multiples of `interval_steps` or, if it is not set, 1, 2, …, 9, 10, 20, …, and for `asha` and `hyperband` also the
-    steps of the rungs. The value of a step is the first one that is sampled at this step or later.
+    Metrics are sampled by time, so each trial has values at other steps. All trials are compared at the same steps:
+    the multiples of `interval_steps` or, if it is not set, 1, 2, …, 9, 10, 20, …, and for `asha` and `hyperband` also
+    the steps of the rungs. A value that was sampled much later than the newest of these steps is not used, because the
+    trial would look better than those with an earlier value. Trials with short steps are therefore compared rarely.
     """
+    step = max((each for each in _steps(pruner, sampled) if each <= sampled), default=0)
+    return step if step and sampled - step <= max(1, LATEST * step) else None
+
+
+def _steps(pruner: Mapping[str, Any], to: int) -> list[int]:
+    """Returns steps at which trials are compared, among them the newest one up to `to`."""
     interval = pruner.get("interval_steps")
     if interval:
-        first = after // interval + 1
-        return [number * interval for number in range(max(first, to // interval - MOST_STEPS + 1), to // interval + 1)]
-    steps = {digit * 10**power for power in range(len(str(max(to, 1)))) for digit in range(1, 10)}
+        return [to // interval * interval]
+    power = 10 ** (len(str(max(to, 1))) - 1)
+    steps = [digit * power for digit in range(1, 10)]
     if pruner.get("kind") in ("asha", "hyperband"):
         factor = pruner.get("reduction_factor") or (4 if pruner["kind"] == "asha" else 3)
         rung = pruner.get("min_resource") or 1
         while rung <= to:
-            steps.add(rung)
+            steps.append(rung)
             rung *= factor
-    return sorted(step for step in steps if after < step <= to)[-MOST_STEPS:]
+    return steps

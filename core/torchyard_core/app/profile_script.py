@@ -188,5 +188,6 @@ class ProfileScript:
             message = f"{name} took too few steps on {host} within {LIMIT_S:.0f} s to be measured."
             return RunFailed(message, code="too_slow", hint=("Is its first step that late?", ShowLogs(started.run_id)))
         output = "".join(f"\n  {line}" for line in lines)
-        message = f"{name} failed on {host} while it was measured: {ended.get('reason') or ended['state']}.{output}"
+        reason = str(ended.get("reason") or ended["state"]).rstrip(".")
+        message = f"{name} failed on {host} while it was measured: {reason}.{output}"
         return RunFailed(message, code="script_failed", hint=ShowLogs(started.run_id))
