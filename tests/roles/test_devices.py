@@ -60,7 +60,7 @@ def test_the_loader_brings_batches_to_the_device_and_counts_what_is_trained_on()
     class Counted(Progress):
         samples = 0
 
-        def batch(self, samples: int) -> None:
+        def batch(self, samples: int, *, is_partial: bool = False) -> None:
             self.samples += samples
 
     progress = Counted()
