@@ -44,7 +44,12 @@ class Alternative:
     hosts: tuple[str, ...]
     """The hosts of the topology's trainers."""
     gpus: int
-    """Number of GPUs used, or number of hosts with trainers if no GPUs are used."""
+    """Number of GPUs used."""
+
+    @property
+    def size(self) -> int:
+        """The number of GPUs used, or of hosts with trainers if no GPUs are used."""
+        return self.gpus or len(self.hosts)
 
     @property
     def changes_result(self) -> bool:
@@ -138,7 +143,7 @@ def advise(
     same += on_curve
     fastest = max(same, key=lambda each: each.prediction.samples_s)
     enough = [each for each in same if each.prediction.samples_s >= NEARLY * fastest.prediction.samples_s]
-    fewest = min(enough, key=lambda each: (each.gpus, each.counts.servers, -each.prediction.samples_s))
+    fewest = min(enough, key=lambda each: (each.size, each.counts.servers, -each.prediction.samples_s))
     remarks = [*fleet.remarks, *_sizing_remarks(fleet, fastest)]
     if is_black_box:
         remarks.append("Only all-reduce is considered: other strategies need a script that calls distribute().")
@@ -315,7 +320,7 @@ class _Advisor:
             return None
         names = tuple(dict.fromkeys(self._fleet.hosts[host].name for host in layout.trainers))
         gpus = sum(len(slot.gpus) for slot in placement.slots.values())
-        return Alternative(counts, after, prediction, names, gpus or len(names))
+        return Alternative(counts, after, prediction, names, gpus)
 
     def _why_no_trainer(self) -> str:
         """Returns the constraints that exclude all hosts."""

@@ -124,7 +124,7 @@ def _row(alternative: Alternative, advice: Advice) -> list[str]:
         f"{count(prediction.samples_s)}/s",
         f"{count(prediction.low)} to {count(prediction.high)}",
         *map(seconds, parts),
-        str(alternative.gpus),
+        str(alternative.size),
         prediction.bottleneck,
     ]
 

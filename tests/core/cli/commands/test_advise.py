@@ -69,6 +69,7 @@ def test_a_kept_profile_gives_advice_without_a_host(desktop: Desktop, file: Path
     assert [point["trainers"] for point in found["curve"]] == [1, 2, 3]
     assert {each["strategy"] for each in found["other_result"]} == {"downpour", "hogwild", "diloco"}
     assert found["current"]["trainers"] == 1
+    assert found["fastest"]["gpus"] == 0
 
 
 def test_the_topology_as_it_is_may_crowd_a_host(desktop: Desktop, file: Path) -> None:
