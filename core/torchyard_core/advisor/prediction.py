@@ -28,7 +28,7 @@ from torchyard_core.advisor.exchange_load import (
 from torchyard_core.advisor.order_statistics import expected_maximum
 from torchyard_core.advisor.simulation import Stage, pieces_of, simulate, simulate_groups
 from torchyard_core.advisor.trainer_compute import MIB, RING_BUCKET_BYTES, TrainerCompute
-from torchyard_core.formatting import seconds
+from torchyard_core.formatting import counted, seconds
 from torchyard_core.topology.model import Strategy, StrategyKind, Wire
 from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction
 
@@ -454,7 +454,8 @@ class _Predictor:
         if max(intervals) > every:
             planned = "after each" if every == 1 else f"every {every}"
             found.notes = (
-                f"The links are so slow that groups exchange every {ceil(max(intervals))} updates and not {planned}.",
+                f"The links are so slow that groups exchange every {counted(ceil(max(intervals)), 'update')} and not "
+                f"{planned}.",
             )
         return found
 

@@ -72,7 +72,7 @@ def print_run(shown: dict[str, Any]) -> None:
             say(f"throughput of the run: {throughput:,.0f} samples/s, mean of its last 10 s")
         for replica in shown["replicas"]:
             _print_own_metrics(replica["name"], metrics.get(replica["name"], {}))
-        if shown["comparison"] is not None:
+        if shown.get("comparison") is not None:
             _print_comparison(shown["comparison"])
 
 
