@@ -987,7 +987,7 @@ def _gpus_again(slots: Any) -> Any:
 
 
 def _small(text: str) -> None:
-    """Parses a text as port numbers and as a pin. ValueError is allowed for both."""
+    """Parses the input as port numbers and as the pin of a replica. Both parsers may raise ValueError."""
     for read in (parse_ports, parse_pin):
         try:
             read(text)

@@ -122,9 +122,9 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
 
 
 def _data_sent_to(port: int, speaker: str, heard: str) -> bytes:
-    """Returns the data of the longest connection from `speaker` to a port.
+    """Returns the data that `speaker` sent to a port, on the connection with the most data.
 
-    Shorter connections only test whether the port is reachable.
+    The other connections only test whether the port can be reached.
     """
     pieces: dict[int, dict[int, bytes]] = {}
     for line in heard.splitlines():

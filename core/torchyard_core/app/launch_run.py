@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from torchyard_core.app.desktop import Desktop
-from torchyard_core.booking.launch_availability import proposed_length
 from torchyard_core.booking.launch_booking import LaunchBooking
+from torchyard_core.booking.proposed_length import proposed_length
 from torchyard_core.engines.engine import Engine, LaunchRequest
 from torchyard_core.errors import HostError, RunFailed, TorchyardError
 from torchyard_core.launch.calendar_port import BookingOptions

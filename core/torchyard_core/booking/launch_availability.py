@@ -1,6 +1,6 @@
 """Pure functions that determine which GPUs the calendar allows a launch to use.
 
-They also determine the booking of a run and propose its length.
+They also determine the booking of a run.
 """
 
 from __future__ import annotations
@@ -9,35 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from torchyard_core.booking.model import USUAL_LENGTH, Booking, cpu_slot, is_cpu_id
+from torchyard_core.booking.model import Booking, cpu_slot, is_cpu_id
 from torchyard_core.booking.search.conflict import Clashing
 from torchyard_core.launch.rank_assignment import Plan
-from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.topology.host_facts import HostFacts
-
-LONGER = 1.25
-STEP = timedelta(minutes=15)
-
-
-def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
-    """Returns 125 % of the time that the newest successful run of that name took, rounded up to a multiple of 15 min.
-
-    Returns 8 h if there is no such run.
-
-    Args:
-        records: The runs of this desktop, newest first.
-        name: The name of the run.
-    """
-    for record in records:
-        if record.name != name or not record.ended or record.state != "succeeded":
-            continue
-        try:
-            took = datetime.fromisoformat(record.ended) - datetime.fromisoformat(record.submitted)
-        except (ValueError, TypeError):
-            continue
-        steps = -(-took * LONGER // STEP)  # The negated floor division rounds up.
-        return max(STEP, STEP * steps)
-    return USUAL_LENGTH
 
 
 def slots_of_plan(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable[str]) -> tuple[str, ...]:

@@ -26,11 +26,11 @@ from torchyard_core.launch.checks.connectivity import check_added_host
 from torchyard_core.launch.checks.host_facts import check_host
 from torchyard_core.launch.checks.preflight_client import PreflightClient
 from torchyard_core.launch.checks.versions import check_versions
-from torchyard_core.launch.environment import PreparedHost, cluster_plan
 from torchyard_core.launch.plan_preview import host_python
 from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.progress import Cancelled, LaunchProgress
 from torchyard_core.launch.rank_assignment import TRAINERS_GANG, Plan, PlannedReplica
+from torchyard_core.launch.replica_plans import PreparedHost, cluster_plan
 from torchyard_core.launch.restart import provide_code
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.history import RunRecord

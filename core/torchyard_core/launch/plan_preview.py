@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchyard_core.launch.environment import PreparedHost, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
+from torchyard_core.launch.replica_plans import PreparedHost, replica_specs
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Program
 

@@ -15,10 +15,10 @@ from torchyard_core.errors import AgentRefused, HostError
 from torchyard_core.identity import desktop_identity
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import Reservation
-from torchyard_core.launch.environment import PreparedHost, cluster_plan
 from torchyard_core.launch.plan_preview import host_python
 from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.progress import LaunchProgress
+from torchyard_core.launch.replica_plans import PreparedHost, cluster_plan
 from torchyard_core.topology.model import Topology
 
 PREPARE_TIMEOUT_S = 150.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from torchyard_agent.protocol.messages import Warm
 from torchyard_agent.protocol.rank_environment import is_read_at_start
-from torchyard_core.launch.environment import replica_specs
 from torchyard_core.launch.plan_preview import AT_LAUNCH, RUN_FOLDER, preview_sites
 from torchyard_core.launch.planning import LaunchContext
+from torchyard_core.launch.replica_plans import replica_specs
 from torchyard_core.topology.model import Launcher, Program
 
 IMPORTS = ("torch", "torch._dynamo")

@@ -93,7 +93,7 @@ class HostList(QListView):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        # With a different width, texts are wrapped differently, so the heights of cards change.
+        # The heights of cards depend on the width, at which their text wraps.
         self.scheduleDelayedItemsLayout()
 
     def _rows_changed(self, first: QModelIndex, last: QModelIndex, roles: list[int]) -> None:

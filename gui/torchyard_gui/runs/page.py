@@ -445,7 +445,7 @@ class RunsPage(QWidget):
         if self.feed is not None:
             self.feed.changed.disconnect(self._changed)
         if not self._is_working:
-            self.run_view.work.clear()  # The text about the progress belongs to the previous run.
+            self.run_view.work.clear()  # The progress text still describes the previous run.
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)

@@ -25,7 +25,7 @@ class ResumeFlow(LaunchFlow):
         """The sweep whose working folder has changed."""
 
     def resume(self, run: KnownRun, *, new_code: bool = False) -> None:
-        """Resumes an ended sweep, unless one is being resumed."""
+        """Resumes a finished sweep. Has no effect while another sweep is being resumed."""
         if self.is_launching:
             return
         self._changed = None

@@ -71,7 +71,7 @@ class SideDrawer(QObject):
             self._turned()
 
     def shut(self) -> None:
-        """Closes the drawer. If the panel is part of the layout, has no effect."""
+        """Closes the drawer. Has no effect if the panel is part of the layout."""
         if self.is_open and not self._is_shutting:
             self._is_shutting = True  # Without this flag, moving the focus would call this method again.
             focus = self._panel.window().focusWidget()

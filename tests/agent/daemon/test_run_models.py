@@ -25,7 +25,7 @@ ARCHIVE = Path(run_models.__file__).parents[2]
 
 
 class Desktop:
-    """A fake connection of a desktop, without a socket; a test can only simulate that the connection ends."""
+    """A fake desktop connection without a socket. A test can close it."""
 
     def __init__(self) -> None:
         self.on_close: list[Any] = []

@@ -26,7 +26,7 @@ Scenario = Callable[[Runs], Awaitable[None]]
 
 @pytest.fixture
 def run_scenario(tmp_path: Path) -> Callable[[Scenario], None]:
-    """Runs a scenario with a host's runs, and aborts the run at the end."""
+    """Calls a scenario with the runs of a host, and aborts the run with RUN_ID afterwards."""
     archive = Path(paths.archive_dir(str(tmp_path), ARCHIVE))
     archive.parent.mkdir(parents=True)
     archive.symlink_to(AGENT)

@@ -19,13 +19,11 @@ from torchyard_core.booking.launch_availability import (
     hosts_without_closed,
     keeps_until,
     own_bookings,
-    proposed_length,
     slots_of_plan,
     slots_to_book,
 )
 from torchyard_core.booking.model import Booking, State
 from torchyard_core.launch.rank_assignment import Plan, plan
-from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 
@@ -158,15 +156,3 @@ def test_of_several_bookings_the_smallest_without_a_run_comes_first() -> None:
 def test_after_a_failure_the_gpus_are_kept_for_a_while(state: str, keep: int | None, until: datetime | None) -> None:
     length = None if keep is None else timedelta(minutes=keep)
     assert keeps_until(booking("lee", "GPU-a0"), state, NOW, length) == until
-
-
-def test_the_proposed_length_is_a_quarter_more_than_the_last_run_took() -> None:
-    def record(name: str, minutes: float, state: str = "succeeded") -> RunRecord:
-        ended = (NOW + timedelta(minutes=minutes)).isoformat()
-        return RunRecord("r", name, "", "gpu-a", ("gpu-a",), NOW.isoformat(), state, ended=ended)
-
-    assert proposed_length([record("x", 60), record("x", 6000)], "x") == timedelta(minutes=75)
-    # The proposed length is rounded up to a multiple of 15 min.
-    assert proposed_length([record("x", 61)], "x") == timedelta(minutes=90)
-    assert proposed_length([record("y", 60), record("x", 5, "failed")], "x") == 8 * HOUR
-    assert proposed_length([], "x") == 8 * HOUR

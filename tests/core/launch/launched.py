@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from tests.core.examples import host
 from torchyard_agent.protocol.messages import ReplicaAssignment
-from torchyard_core.launch.environment import PreparedHost, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import plan
+from torchyard_core.launch.replica_plans import PreparedHost, replica_specs
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.core.examples import host, topology
 from tests.core.launch.launched import ALL_ROLES, CHIEF, EVALUATORS, REDUCERS, WORKERS, env, launched
 from torchyard_agent.protocol.messages import ReplicaAssignment
-from torchyard_core.launch.environment import PreparedHost
+from torchyard_core.launch.replica_plans import PreparedHost
 
 
 def variable(share: ReplicaAssignment, name: str) -> dict[str, Any]:

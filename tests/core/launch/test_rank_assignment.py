@@ -144,7 +144,7 @@ def test_a_fleet_without_hosts_still_gives_a_plan() -> None:
     assert plan_as_json(planned, [])["replicas"][0]["host"] is None
 
 
-# Tests of JSON
+# Tests of the JSON form of a plan (`torchyard plan --json`)
 
 
 def shown(text: str, hosts: list[HostFacts]) -> dict[str, Any]:

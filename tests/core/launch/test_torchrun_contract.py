@@ -12,8 +12,8 @@ import pytest
 
 from tests.core.examples import host, topology
 from tests.ports import free_port
-from torchyard_core.launch.environment import PreparedHost, replica_specs
 from torchyard_core.launch.rank_assignment import plan
+from torchyard_core.launch.replica_plans import PreparedHost, replica_specs
 
 SAY = """\
 import json, os, sys

@@ -77,7 +77,7 @@ def check_shares(outputs: list[str], workers: int) -> None:
     assert seen[0]["epochs"][0] != seen[0]["epochs"][1]
     assert len({each["weight"] for each in seen}) == 1
     for each in seen:
-        assert each["names"] == ["0.bias", "0.weight"]  # Parameter names have no prefix of a DDP wrapper.
+        assert each["names"] == ["0.bias", "0.weight"]  # The names do not have the prefix "module." of DDP.
         assert each["layers"] == [1, "Linear", True, True]
         assert each["same_method"]
         assert not each["group_after"]

@@ -1,6 +1,6 @@
 """Decides how replicas are added to a live run with `on_worker_loss: continue`. No I/O.
 
-    ADDED ──its host has joined──> STARTED ──> READY ──at a step boundary──> member     (see `return_policy`)
+    ADDED ──its host has joined──> STARTED ──> READY ──at a step boundary──> member     (see `replica_return`)
       └──its host did not join, its attempts are used up, or the user has interrupted the command──> withdrawn
 
 An added replica does not affect the others until it is a member: restarts begin without it, and it joins their next
@@ -9,7 +9,7 @@ generation. As a member, it is a replica like any other.
 
 from __future__ import annotations
 
-from torchyard_agent.keeper.decisions import instructions, return_policy
+from torchyard_agent.keeper.decisions import instructions, replica_return
 from torchyard_agent.keeper.decisions.events import ReplicasAdded, ReplicasWithdrawn, TimerFired
 from torchyard_agent.keeper.decisions.state import KILL_AFTER_S, UP, Gang, Host, Replica, Run, Step, replica_of
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
@@ -87,7 +87,7 @@ def _on_withdrawn(step: Step, event: ReplicasWithdrawn) -> None:
 def _on_join_timeout(step: Step) -> None:
     """Withdraws the replicas of added hosts that did not join in time."""
     for host in step.run.hosts:
-        if not host.joined and step.run.started and step.now >= host.wait_until - return_policy.TOLERANCE_S:
+        if not host.joined and step.run.started and step.now >= host.wait_until - replica_return.TOLERANCE_S:
             primary = step.run.hosts[0].name
             why = f"{host.name} did not reach the primary {primary} at {step.run.meeting_point} in time"
             for one in step.run.replicas:
@@ -111,9 +111,9 @@ def _settle(step: Step, gang: Gang) -> None:
         if not one.added or one.withdrawn or one.gang != gang.name:
             continue
         host = step.run.host(one.host)
-        if one.phase == ADDED and host.joined and not host.lost and return_policy.may_start(step, gang, one):
-            return_policy.start(step, gang, one, restarts=one.restarts)
-        elif one.state.is_terminal and return_policy.is_exhausted(step.run, one):
+        if one.phase == ADDED and host.joined and not host.lost and replica_return.may_start(step, gang, one):
+            replica_return.start(step, gang, one, restarts=one.restarts)
+        elif one.state.is_terminal and replica_return.is_exhausted(step.run, one):
             _withdraw(step, one, one.reason)
 
 

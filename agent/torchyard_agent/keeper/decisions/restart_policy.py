@@ -11,7 +11,7 @@ servers that exited after the trainers. Otherwise the trainers would use up thei
 
 from __future__ import annotations
 
-from torchyard_agent.keeper.decisions import instructions, return_policy
+from torchyard_agent.keeper.decisions import instructions, replica_return
 from torchyard_agent.keeper.decisions.events import GangCleared, GangTrains
 from torchyard_agent.keeper.decisions.failure_cause import most_likely_cause
 from torchyard_agent.keeper.decisions.state import (
@@ -47,7 +47,7 @@ def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | 
     if step.run.outcome is not None:
         return False
     if replica is not None and replica.missing:
-        return_policy.on_failed(step, replica)
+        replica_return.on_failed(step, replica)
         return True
     _remember_root(step, gang, failure)
     if gang.phase == FAILING:
@@ -90,8 +90,8 @@ def _may_continue_without(run: Run, gang: Gang, replica: Replica, failure: Failu
 
 def _continue_without(step: Step, gang: Gang, replica: Replica, failure: Failure) -> None:
     step.set_replica(replica.name, missing=True)
-    return_policy.record_membership(step, gang, failure.sentence)
-    return_policy.on_failed(step, replica)
+    replica_return.record_membership(step, gang, failure.sentence)
+    replica_return.on_failed(step, replica)
 
 
 def on_trains(step: Step, event: GangTrains) -> None:
@@ -149,7 +149,7 @@ def on_host_lost(step: Step, host: str) -> None:
     step.out.append(instructions.SetTimer(instructions.HOST_WAIT, wait_s))
     for gang in step.run.gangs:
         step.set_gang(gang.name, clearing=tuple(name for name in gang.clearing if name != host))
-    return_policy.on_host_lost(step, host)
+    replica_return.on_host_lost(step, host)
 
 
 def settle(step: Step) -> None:
@@ -165,7 +165,7 @@ def settle(step: Step) -> None:
             gang = step.set_gang(name, phase=WAITING)
             _announce_wait(step, gang)
         elif gang.phase == UP and gang.trains:
-            return_policy.settle(step, gang)
+            replica_return.settle(step, gang)
         elif gang.phase == UP and _may_return(step.run, gang):
             hosts = dict.fromkeys(one.host for one in step.run.replicas if one.gang == name)
             gang = _begin_clearing(step, gang, f"{' and '.join(hosts)} came back")

@@ -57,7 +57,7 @@ class Replica(NamedTuple):
     missing: bool = False
     """Whether the gang is continuing without the replica until the replica returns (`on_worker_loss: continue`)."""
     phase: str = ""
-    """The phase of a lost replica's return (see `return_policy`)."""
+    """The phase of a lost replica's return (see `replica_return`)."""
     returns: int = 0
     """The number of times that the replica was started alone after a loss."""
     start_at: float = 0.0

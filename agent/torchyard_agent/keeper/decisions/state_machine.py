@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from torchyard_agent.keeper.decisions import events, instructions, restart_policy, return_policy
+from torchyard_agent.keeper.decisions import events, instructions, replica_return, restart_policy
 from torchyard_agent.keeper.decisions.events import Event
 from torchyard_agent.keeper.decisions.failure_cause import end_with_cause
 from torchyard_agent.keeper.decisions.instructions import Instruction
@@ -235,7 +235,7 @@ def _on_timer(step: Step, event: events.TimerFired) -> None:
         if step.run.outcome is RunState.FAILED and not step.run.chosen:
             end_with_cause(step)
     elif event.timer == instructions.RETURN:
-        return_policy.on_pause_over(step, step.run.gang(event.gang), event.generation)
+        replica_return.on_pause_over(step, step.run.gang(event.gang), event.generation)
     elif event.timer == instructions.GANG_GRACE:
         restart_policy.on_grace(step, step.run.gang(event.gang), event.generation)
     elif event.timer == instructions.GRACE and step.run.outcome is RunState.FAILED:
@@ -246,7 +246,7 @@ def _on_cleared(step: Step, event: events.GangCleared) -> None:
     if any(gang.name == event.gang for gang in step.run.gangs):
         restart_policy.on_cleared(step, event)
     else:
-        return_policy.on_cleared(step, event)
+        replica_return.on_cleared(step, event)
 
 
 def _on_growth(step: Step, event: events.ReplicasAdded | events.ReplicasWithdrawn | events.TimerFired | None) -> None:
@@ -275,8 +275,8 @@ _ON: dict[type, Callable[[Step, Any], None]] = {
     events.HostReturned: _on_host_returned,
     events.GangCleared: _on_cleared,
     events.GangTrains: restart_policy.on_trains,
-    events.ReplicaReady: return_policy.on_ready,
-    events.BoundaryReached: return_policy.on_boundary,
+    events.ReplicaReady: replica_return.on_ready,
+    events.BoundaryReached: replica_return.on_boundary,
     events.ReplicasAdded: _on_growth,
     events.ReplicasWithdrawn: _on_growth,
     events.StartDue: _on_start_due,

@@ -363,8 +363,8 @@ def agent_snapshot(
 ) -> dict[str, Any]:
     """Returns the snapshot for agents as JSON.
 
-    It contains the live bookings in order of start, without purposes, the rules of idle release and enforcement, and
-    the persons by host pattern and user name.
+    It contains the live bookings by start time (without their purposes), the rules of idle release and enforcement,
+    and the team member to whom each login belongs, by host pattern and user name.
     """
     live = [one for one in bookings if one.is_live and one.end > taken and one.start < until]
     live.sort(key=lambda one: (one.start, one.id))

@@ -17,11 +17,11 @@ from torchyard_core.errors import AgentRefused, RunFailed
 from torchyard_core.formatting import counted
 from torchyard_core.launch.calendar_port import Reservation
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.environment import PreparedHost, cluster_plan
 from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown, planned_replicas
 from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import Plan, plan
+from torchyard_core.launch.replica_plans import PreparedHost, cluster_plan
 from torchyard_core.launch.restart import provide_code
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.snapshot_upload import upload_to_all

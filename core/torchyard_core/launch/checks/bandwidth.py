@@ -101,7 +101,7 @@ class _Measuring:
             pulls = [self._pull(receiver, sender) for receiver, sender in (pair, pair[::-1])]
             rates = [float(pull.result(ANSWER_S)["bytes_s"]) for pull in pulls]
             if min(rates) < SLOW_LINK_BYTES_S:
-                # The queue of a slow link delays the acknowledgements of the other direction for longer than a pull.
+                # On a slow link, queued data can delay the ACKs of the opposite transfer for longer than a pull takes.
                 for number, (receiver, sender) in enumerate((pair, pair[::-1])):
                     alone = self._pull(receiver, sender).result(ANSWER_S)
                     rates[number] = max(rates[number], float(alone["bytes_s"]))

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.checks.preflight_checks import Clock, check_clocks, check_conditions, check_start_clock
+from torchyard_core.launch.checks.clocks import Clock, check_clocks, check_start_clock
+from torchyard_core.launch.checks.host_resources import check_conditions
 from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Launcher

@@ -17,7 +17,7 @@ from typing import Any
 from torchyard_core.errors import AgentRefused, HostError, RunFailed, TorchyardError, UsageError
 from torchyard_core.formatting import counted
 from torchyard_core.launch.agent_interface import AgentLink
-from torchyard_core.launch.environment import checkpoint_folder
+from torchyard_core.launch.replica_plans import checkpoint_folder
 from torchyard_core.launch.runs.download import fetch_file
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.runs.known_runs import KnownRun

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchyard_agent.protocol.sweep_messages import SweepSlot
-from torchyard_core.launch.environment import PreparedHost, cluster_plan
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
+from torchyard_core.launch.replica_plans import PreparedHost, cluster_plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.machine_types import with_machine_sizes
 from torchyard_core.topology.model import Pool, Role

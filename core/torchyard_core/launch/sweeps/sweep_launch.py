@@ -18,11 +18,11 @@ from torchyard_core.errors import RunFailed
 from torchyard_core.formatting import counted
 from torchyard_core.launch.calendar_port import Reservation
 from torchyard_core.launch.checks.check import Check
-from torchyard_core.launch.environment import PreparedHost
 from torchyard_core.launch.launch import Launch, StartedRun, planned_replicas
 from torchyard_core.launch.plan_preview import host_python
 from torchyard_core.launch.planning import LaunchContext, Planner
 from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.launch.replica_plans import PreparedHost
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.snapshot import Snapshot
 from torchyard_core.launch.submission import policy_of, submit

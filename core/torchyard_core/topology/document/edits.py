@@ -38,7 +38,7 @@ def empty_topology(name: str) -> Topology:
 def with_parts(topology: Topology, **parts: Any) -> Topology:
     """Returns the topology with the given top-level keys replaced.
 
-    Empty pins, a strategy without settings and a missing layout are omitted from the file.
+    The keys `pins`, `strategy` and `layout` are omitted from the file if they have no content.
     """
     given = {name: getattr(topology, name) for name in topology.model_fields_set} | parts
     if not given.get("pins", True):

@@ -1,6 +1,7 @@
-"""Maps the traffic of a strategy to edges between hosts: loops, trunks, pairs and checkpoints.
+"""The edges that show a strategy's traffic between hosts.
 
-Traffic between replicas of the same host has no edge.
+A ring is drawn as a loop, the connections to servers as one line with branches (a trunk), and the exchange of two
+neighbours or the copy of a checkpoint as a line between two hosts. Traffic inside a host has no edge.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.examples import host
-from torchyard_core.launch.environment import PreparedHost
 from torchyard_core.launch.rank_assignment import plan
+from torchyard_core.launch.replica_plans import PreparedHost
 from torchyard_core.launch.sweeps.slots import SlotPlans, plan_slots
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.host_facts import HostFacts

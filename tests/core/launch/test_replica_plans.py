@@ -22,9 +22,9 @@ from tests.core.launch.launched import (
 )
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 from torchyard_agent.protocol.rank_environment import RankEnvironment
-from torchyard_core.launch.environment import PreparedHost, cluster_plan, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import plan
+from torchyard_core.launch.replica_plans import PreparedHost, cluster_plan, replica_specs
 from torchyard_core.topology.model import Program, Strategy, StrategyKind
 from torchyard_roles.environment import Options, read
 

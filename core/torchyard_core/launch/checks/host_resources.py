@@ -1,19 +1,14 @@
-"""Checks the answers to `host.preflight` by pure functions.
-
-The checks concern clocks, limits, shared memory, GPUs and remnants of earlier runs.
-"""
+"""Checks by pure functions the limits, shared memory and GPUs of a host, and what earlier runs have left on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.next_steps import Advice, SetField, StopRun
 from torchyard_core.topology.model import Launcher
 
-CLOCKS_WITHIN_S = 5.0
 NOFILE_LEAST = 1024
 NOFILE_A_RANK = 8
 """Number of file descriptors per rank of the run, for connections of the join store and the ring, and for the log."""
@@ -24,74 +19,6 @@ MUCH_OF_A_GPU = 0.5
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The offset of a host's clock from this computer's in seconds, with its maximum error."""
-
-    offset: float
-    error: float
-
-    @staticmethod
-    def read(sent: float, answer: Measured, heard: float) -> Clock:
-        """Computes the offset as NTP does, which cancels out the time that the host took to answer.
-
-        `sent` and `heard` are the times of request and answer by this computer's clock.
-        """
-        received, answered = float(answer["received"]), float(answer["answered"])
-        return Clock(
-            ((received - sent) + (answered - heard)) / 2, max(0.0, ((heard - sent) - (answered - received)) / 2)
-        )
-
-
-def check_start_clock(primary: str, clock: Clock) -> Check:
-    """Returns the line about the primary's clock, which determines the start of a scheduled run.
-
-    The line is an error if the clock certainly differs from this computer's by more than 5 s.
-    """
-    by = clock.offset
-    if abs(by) - clock.error <= CLOCKS_WITHIN_S:
-        return Check(
-            "clock", primary, True, f"the run starts by the clock of {primary}, {abs(by):.3f} s off this computer's"
-        )
-    message = (
-        f"the run would start by the clock of {primary}, which is {abs(by):.1f} s "
-        f"{'ahead of' if by > 0 else 'behind'} this computer's."
-    )
-    hint = "Run a time service (chrony, systemd-timesyncd) on both, or start the run now."
-    return Check("clock", primary, False, message, hint)
-
-
-def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
-    """Returns a line for all hosts, or a warning for each host whose clock is wrong. Returns no lines for one host.
-
-    The reference is the median of the hosts' clocks, not this computer's clock.
-    """
-    if len(clocks) < 2:
-        return []
-    offsets = sorted(clock.offset for clock in clocks.values())
-    median = offsets[(len(offsets) - 1) // 2]
-    spread = offsets[-1] - offsets[0]
-    off = {
-        host: clock.offset - median
-        for host, clock in clocks.items()
-        if abs(clock.offset - median) - clock.error > CLOCKS_WITHIN_S
-    }
-    if not off:
-        return [Check("clock", "", True, f"clocks agree within {max(spread, 0.001):.3f} s")]
-    hint = "Run a time service (chrony, systemd-timesyncd) there: times in logs and checkpoints are wrong until then."
-    return [
-        Check(
-            "clock",
-            host,
-            True,
-            f"the clock of {host} is {abs(by):.1f} s {'ahead of' if by > 0 else 'behind'} the other hosts'.",
-            hint,
-            warning=True,
-        )
-        for host, by in off.items()
-    ]
 
 
 def check_conditions(host: str, measured: Measured, launcher: Launcher, ranks: int) -> list[Check]:
