@@ -38,6 +38,13 @@ def tune(sock: socket.socket, dead_after_s: int) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def limit_unsent(sock: socket.socket, size: int) -> None:
+    """Limits the data that the kernel accepts before it can send it, so that a blocking send() follows the link."""
+    if hasattr(socket, "TCP_NOTSENT_LOWAT") and sock.family != socket.AF_UNIX:
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
+
+
 def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> FrameCodec:
     """Performs one side of the handshake, until a deadline on the monotonic clock.
 

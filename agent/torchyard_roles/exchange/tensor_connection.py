@@ -32,7 +32,7 @@ from torchyard_agent.protocol.authenticated_transport import (
     ListenerHandshake,
 )
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
-from torchyard_roles.exchange.socket_io import authenticate, read_into, send_all, send_some, tune
+from torchyard_roles.exchange.socket_io import authenticate, limit_unsent, read_into, send_all, send_some, tune
 from torchyard_roles.peers import PeerAddress as Peer
 
 if TYPE_CHECKING:
@@ -236,6 +236,10 @@ class Connection:
                     return
             self._backlog.append((parts, payload))
             self._wake_sender()
+
+    def limit_unsent(self, size: int) -> None:
+        """Limits the bytes that the kernel accepts from send() before it can send them."""
+        limit_unsent(self._socket, size)
 
     def flush(self, within_s: float) -> None:
         """Waits at most `within_s` until all posted messages are sent or the connection is closed."""

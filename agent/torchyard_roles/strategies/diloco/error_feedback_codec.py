@@ -33,6 +33,8 @@ class ErrorFeedbackCodec:
         """For each flat tensor, the first element of this group's slice, and the errors of the slice's average."""
         self._next_errors: dict[int, torch.Tensor] = {}
         self._next_average_errors: dict[int, tuple[int, torch.Tensor]] = {}
+        self._spare: dict[int, torch.Tensor] = {}
+        """Tensors for the next round's encoded averages."""
 
     def encode(self, numbers: Sequence[int], differences: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Encodes all parameter differences of a round."""
@@ -47,9 +49,13 @@ class ErrorFeedbackCodec:
         return encoded
 
     def empty(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Returns empty tensors with the sizes of a round's encoded averages."""
-        sizes = [self.codec.size(self._flats[number].elements, self._flats[number].dtype) for number in numbers]
-        return [large_buffers.zeros(size, torch.uint8) for size in sizes]
+        """Returns tensors for the encoded averages of a round, with any contents."""
+        found = []
+        for number in numbers:
+            size = self.codec.size(self._flats[number].elements, self._flats[number].dtype)
+            spare = self._spare.pop(number, None)
+            found.append(large_buffers.zeros(size, torch.uint8) if spare is None else spare)
+        return found
 
     def cut(self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int) -> list[torch.Tensor]:
         """Returns slice `number` of `of` equal slices of encoded tensors."""
@@ -117,10 +123,14 @@ class ErrorFeedbackCodec:
             error = errors[elements.start - start : elements.stop - start]
         out.copy_(self.codec.encode(sums, error))
 
-    def decode(self, encoded: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
-        """Writes the average of a committed round to `out`, and keeps the encoding errors of this round."""
-        for whole, values in zip(encoded, out):
+    def decode(self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
+        """Writes the average of a committed round to `out`, and keeps the encoding errors of this round.
+
+        `encoded` must not be used afterwards, because empty() returns it for a later round.
+        """
+        for number, whole, values in zip(numbers, encoded, out):
             self.codec.decode(whole, values)
+            self._spare[number] = whole
         self.keep_errors()
 
     def keep_errors(self) -> None:

@@ -234,7 +234,7 @@ class GroupAverage:
             averages = self._wire.empty(numbers)
             outcome = self._attempt(state, fragment, encoded, averages, Contribution(weight, has_finished, square))
             if outcome is Outcome.AVERAGED:
-                self._wire.decode(averages, differences)
+                self._wire.decode(numbers, averages, differences)
                 self._measure(self._square(numbers, differences))
             if outcome is not None:
                 return outcome

@@ -42,10 +42,12 @@ class Flat:
         self.copies = pinned_copies_of(gpus[0]) if gpus else None
         self._staged: torch.Tensor | None = None
         """The values that stage() copied to the GPU."""
+        self._spare: torch.Tensor | None = None
+        """A tensor for the next values. Writing to new memory takes several times as long."""
 
     def gather(self) -> torch.Tensor:
         """Returns a copy of the tensors' values as one flat tensor."""
-        values = large_buffers.zeros(self.elements, self.dtype)
+        values = self._flat_tensor()
         if self.copies is not None:
             self.copies.to_host((part, _real(tensor)) for part, tensor in self._parts(values))
             return values
@@ -58,7 +60,7 @@ class Flat:
         if self.copies is not None:
             values = self.gather()
             return torch.sub(outer, values, out=values)
-        values = large_buffers.zeros(self.elements, self.dtype)
+        values = self._flat_tensor()
         for (part, tensor), (whole, _) in zip(self._parts(values), self._parts(outer)):
             torch.sub(whole, _real(tensor), out=part)
         return values
@@ -78,11 +80,15 @@ class Flat:
         fence = copies.fence()
 
         def on_the_cpu() -> torch.Tensor:
-            values = torch.empty(self.elements, dtype=self.dtype, device="cpu")
+            values = self._flat_tensor()
             copies.to_host([(values, kept.pop())], fence)
             return values
 
         return on_the_cpu
+
+    def recycle(self, values: torch.Tensor) -> None:
+        """Keeps a tensor that gather(), difference() or snapshot() returned, whose values are no longer needed."""
+        self._spare = values
 
     def stage(self, values: torch.Tensor) -> None:
         """Copies values to the GPU, for the next call of scatter() with the same values. May run on any thread."""
@@ -128,6 +134,11 @@ class Flat:
 
     def release(self) -> None:  # Only a sharded group has gathered values to free.
         """Frees the values that collect() gathered."""
+
+    def _flat_tensor(self) -> torch.Tensor:
+        """Returns a flat tensor with any contents."""
+        spare, self._spare = self._spare, None
+        return large_buffers.zeros(self.elements, self.dtype) if spare is None else spare
 
     def _parts(self, values: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         start = 0
@@ -209,6 +220,11 @@ class OuterParameters:
             return found
 
         return differences
+
+    def recycle(self, differences: Iterable[torch.Tensor], fragment: int | None = None) -> None:
+        """Keeps the memory of differences whose values are no longer needed, for the next differences."""
+        for number, values in zip(self.numbers(fragment), differences):
+            self.flats[number].recycle(values)
 
     def stage(self, fragment: int | None = None) -> None:
         """Copies θ to the parameters' GPU before install() is called, so that training does not wait for the copy."""

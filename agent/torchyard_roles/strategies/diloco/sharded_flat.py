@@ -62,6 +62,9 @@ class ShardedFlat(Flat):
         self.release()
         return lambda: values
 
+    def recycle(self, values: torch.Tensor) -> None:
+        """Does nothing, because the values are gathered in new tensors."""
+
     def stage(self, values: torch.Tensor) -> None:
         """Does nothing, because spread() distributes the values from the CPU."""
 

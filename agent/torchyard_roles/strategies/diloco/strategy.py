@@ -589,6 +589,7 @@ class Diloco(Strategy):
             is_plain = self._is_warming_up
             lr, momentum = (1.0, 0.0) if is_plain else (options.outer_lr, options.outer_momentum)
             outer.step(differences, lr, momentum, fragment)
+            outer.recycle(differences, fragment)
         return outcome
 
     def _average_sent(self, sent: Sent, differences: Callable[[], list[torch.Tensor]]) -> Outcome:

@@ -119,3 +119,19 @@ def test_snapshots_and_staged_values_take_the_way_of_a_gpu() -> None:
     outer.load([torch.zeros_like(each) for each in outer.theta], outer.momentum, 1)
     outer.install()
     assert not any(each.any() for each in model), "values that were staged before are not used"
+
+
+def test_the_memory_of_recycled_differences_holds_the_next_differences() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(4))
+    outer = OuterParameters(flats_of([parameter], ()))
+    outer.begin()
+    with torch.no_grad():
+        parameter.fill_(1.0)
+    first = outer.differences()
+    place = first[0].data_ptr()
+    outer.step(first, lr=1.0, momentum=0.0)
+    outer.recycle(first)
+    second = outer.differences()
+    assert second[0].data_ptr() == place
+    assert torch.equal(second[0], outer.theta[0] - 1.0)
+    assert outer.differences()[0].data_ptr() != place, "memory that is in use was handed out again"
