@@ -46,6 +46,7 @@ class LaunchSweep(LaunchRun):
         booking: BookingOptions | None = None,
         arguments: Sequence[str] = (),
         study: str = "",
+        continues: str = "",
         same_code_as: str | None = None,
         verb: str = "sweep",
     ):
@@ -53,12 +54,14 @@ class LaunchSweep(LaunchRun):
 
         Args:
             study: The study of an ended sweep to continue, as in `sweep_messages.Sweep`.
+            continues: The ID of that sweep.
             same_code_as: The root hash that the code must have; None accepts any code.
             verb: The command that is repeated in hints.
         """
         super().__init__(desktop, source, callbacks, name=name, booking=booking, arguments=arguments)
         self._search = search
         self._study = study
+        self._continues = continues
         self._same_code_as = same_code_as
         self._verb = verb
 
@@ -74,6 +77,8 @@ class LaunchSweep(LaunchRun):
         topology = source.topology
         self.callbacks.on_check(Check("topology", "", True, topology.name))
         name = self._name or search.name or topology.name
-        create = partial(SweepLaunch, search=search, study=self._study, same_code_as=self._same_code_as)
+        create = partial(
+            SweepLaunch, search=search, study=self._study, continues=self._continues, same_code_as=self._same_code_as
+        )
         arguments = self._arguments or (source.source,)
         self._make_launch(source, name, topology.program.secrets, arguments, create=create, verb=self._verb)

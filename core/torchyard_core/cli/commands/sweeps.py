@@ -296,7 +296,8 @@ def _at_present(fleet: Fleet, run: KnownRun) -> KnownRun:
         shown = show_run(run, link_to_primary(fleet, run))
     except (HostError, AgentRefused):
         return run
-    return replace(run, state=shown["state"], reason=shown["reason"], as_of=shown["as_of"], is_fresh=shown["fresh"])
+    known = {name: shown[name] for name in ("state", "reason", "as_of")}
+    return replace(run, **known, is_fresh=shown["fresh"], reported_by="")
 
 
 def _table(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> tuple[SweepTable | None, TorchyardError | None]:

@@ -41,7 +41,7 @@ class RunRecord:
     planned: list[dict[str, Any]] = field(default_factory=list)
     """Name, host and GPU UUIDs of each replica, for drawing the run when no host answers."""
     restarted_from: str = ""
-    """ID of the ended run that was restarted as this one."""
+    """ID of the ended run that was restarted as this one, or of the ended sweep that this one continues."""
     booking: str = ""
     """ID of the booking that held the run's GPUs."""
     sweep: str = ""

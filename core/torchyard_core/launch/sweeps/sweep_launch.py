@@ -63,6 +63,8 @@ class SweepLaunch(Launch):
     search: Search | None = None
     study: str = ""
     """The study of an ended sweep to continue, as in `Sweep.study`."""
+    continues: str = ""
+    """ID of that sweep, or "" if this one is new."""
     same_code_as: str | None = None
     """Root hash of the code of the ended sweep, which must not have changed; None accepts any code."""
     _slots: SlotPlans = field(default_factory=lambda: SlotPlans(()))
@@ -112,7 +114,7 @@ class SweepLaunch(Launch):
 
     def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
         record = super().record(started, file, is_confirmed=is_confirmed)
-        return replace(record, sweep=dump_search(self._settings))
+        return replace(record, sweep=dump_search(self._settings), restarted_from=self.continues)
 
     def _early_imports(self) -> tuple[str, ...]:
         return ()  # The ranks of trials start later, under keepers of their own.
@@ -121,7 +123,8 @@ class SweepLaunch(Launch):
         return self._slots.ports()
 
     def _record(self, planned: Plan, reserved: Reservation, early: tuple[str, ...]) -> dict[str, Any]:
-        return {**super()._record(planned, reserved, early), "sweep": dump_search(self._settings)}
+        continues = {"restarted_from": self.continues} if self.continues else {}
+        return {**super()._record(planned, reserved, early), "sweep": dump_search(self._settings), **continues}
 
     def _planned(self, planned: Plan) -> list[dict[str, Any]]:
         """Returns the coordinator. In the run's record, the GPUs of all trials belong to it."""
