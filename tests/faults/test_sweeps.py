@@ -166,6 +166,4 @@ def test_a_sweep_that_was_stopped_is_resumed(team: Team, tmp_path: Path) -> None
     refused = team.desktop.torchyard("sweeps", "resume", run_id)
     assert f"sweep {run_id} was continued as sweep {again.run_id}" in refused.stderr
     refused = team.desktop.torchyard("runs", "restart", f"{again.run_id}.4")
-    assert f"torchyard sweeps best {again.run_id} --trial 4 -o FILE" in refused.stderr.replace(
-        f" --home {team.desktop.home}", ""
-    )
+    assert f" sweeps best {again.run_id} --trial 4 -o FILE`" in refused.stderr
