@@ -55,7 +55,7 @@ class LaunchSweep(LaunchRun):
         Args:
             study: The study of an ended sweep to continue, as in `sweep_messages.Sweep`.
             continues: The ID of that sweep.
-            same_code_as: The root hash that the code must have; None accepts any code.
+            same_code_as: The hash that the program's files must have; None accepts any code.
             verb: The command that is repeated in hints.
         """
         super().__init__(desktop, source, callbacks, name=name, booking=booking, arguments=arguments)

@@ -82,7 +82,7 @@ def resume_sweep(
         arguments=("resume", ended.run_id),
         study=packed,
         continues=ended.run_id,
-        same_code_as=None if new_code else record.snapshot,
+        same_code_as=None if new_code else record.code_root,
         verb="sweeps",
     )
 

@@ -36,6 +36,8 @@ class RunRecord:
     """Text of the topology as it was run."""
     snapshot: str | None = ""
     """Root hash of the code. None if the run has no code; empty in records of older versions."""
+    code: str | None = ""
+    """Hash of the program's files (`launch.program_files`); None without code, empty if unknown."""
     lineage: str = ""
     """ID of the first run in the chain of restarts that led to this run; empty in records of older versions."""
     planned: list[dict[str, Any]] = field(default_factory=list)
@@ -55,6 +57,11 @@ class RunRecord:
     def tells_what_ran(self) -> bool:
         """Whether the record suffices to restart the run, except for the files of its code."""
         return bool(self.topology) and self.snapshot != ""
+
+    @property
+    def code_root(self) -> str | None:
+        """The hash of the program's files or, where it is unknown, of all files."""
+        return self.snapshot if self.code == "" else self.code
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -66,7 +66,7 @@ class SweepLaunch(Launch):
     continues: str = ""
     """ID of that sweep, or "" if this one is new."""
     same_code_as: str | None = None
-    """Root hash of the code of the ended sweep, which must not have changed; None accepts any code."""
+    """Hash of the program's files of the ended sweep, which must not have changed; None accepts any code."""
     _slots: SlotPlans = field(default_factory=lambda: SlotPlans(()))
     _python: str = ""
 
@@ -105,8 +105,9 @@ class SweepLaunch(Launch):
 
     def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
         snapshot = super()._check_further(context, reserved)
-        root = snapshot.root if snapshot is not None else None
-        if self.same_code_as is not None and root != self.same_code_as:
+        # Records of older versions have the hash of all files.
+        known = (self._code, snapshot.root if snapshot is not None else None)
+        if self.same_code_as is not None and self.same_code_as not in known:
             message = f"the files of the working folder {self._folder} have changed since the sweep began."
             hint = "Restore them, or accept with --new-code that later trials run other code than earlier ones."
             raise RunFailed(message, code="code_changed", hint=hint)
