@@ -22,9 +22,10 @@ YAML_SUFFIXES, PROFILE_SUFFIX = (".yaml", ".yml"), ".json"
 SOURCE_SUFFIXES = (".py", ".sh")
 MAX_BYTES = 4 * 1024 * 1024
 """Maximum size of a document in bytes. Larger files belong to the program."""
-_IN_PROFILES = (b'"format"', b'"host_kind"', b'"gradient_bytes"')
-_VERSION = re.compile(rb"^version\s*:", re.MULTILINE)
-_KEY = re.compile(rb"^(pools|parameters)\s*:", re.MULTILINE)
+START = 4096
+"""Number of bytes in which a document's first keys are found, so that data files are not read to their ends."""
+_PROFILE = re.compile(rb'\s*\{\s*"format"\s*:')
+_YAML = re.compile(rb"^version\s*:", re.MULTILINE)
 
 
 def code_root(snapshot: Snapshot, topology: Topology) -> str:
@@ -47,12 +48,14 @@ def _may_be_document(entry: Entry) -> bool:
 
 def _is_document(snapshot: Snapshot, entry: Entry) -> bool:
     """Returns whether a file is a valid topology, search or profile."""
+    may_be_profile = PurePosixPath(entry["path"]).suffix == PROFILE_SUFFIX
+    start = _read(snapshot, entry, START)
+    if start is None or not (_PROFILE.match(start) if may_be_profile else _YAML.search(start)):
+        return False
     content = _read(snapshot, entry)
     if content is None or hashlib.sha256(content).hexdigest() != entry["sha256"]:
         return False  # The file has changed since the snapshot.
-    if PurePosixPath(entry["path"]).suffix == PROFILE_SUFFIX:
-        return all(key in content for key in _IN_PROFILES) and _is_profile(content)
-    return bool(_VERSION.search(content)) and bool(_KEY.search(content)) and _is_topology_or_search(content)
+    return _is_profile(content) if may_be_profile else _is_topology_or_search(content)
 
 
 def _is_profile(content: bytes) -> bool:
@@ -92,8 +95,10 @@ def _words(topology: Topology) -> Iterable[str]:
         yield from (*pool.args, *pool.env.values())
 
 
-def _read(snapshot: Snapshot, entry: Entry) -> bytes | None:
+def _read(snapshot: Snapshot, entry: Entry, size: int = -1) -> bytes | None:
+    """Returns the first `size` bytes of a file, by default all, or None if it cannot be read."""
     try:
-        return (snapshot.folder / entry["path"]).read_bytes()
+        with (snapshot.folder / entry["path"]).open("rb") as file:
+            return file.read(size)
     except OSError:
         return None
