@@ -80,7 +80,7 @@ def sweep_failure(states: Sequence[str], causes: Sequence[str]) -> str:
         return ""
     failed = sum(state == FAILED for state in states)
     if failed == len(states):
-        which = "its only trial has" if failed == 1 else f"all {failed} trials have"
+        which = "the only trial has" if failed == 1 else f"all {failed} trials have"
         text = f"{which} failed"
     else:
         text = f"no trial is complete: {failed} failed, and the pruner ended {len(states) - failed}"

@@ -350,7 +350,7 @@ class _Predictor:
             busy[MESSAGES] = overhead + sum(stage.fixed_s for stage in stages)
         wait = max(0.0, ready - mean)
         if ready - slowest > 0:
-            busy[f"{WAITING}the slowest of {len(ranks)} trainers"] = wait
+            busy[f"waiting for the slowest of {len(ranks)} trainers"] = wait
         samples = sum(self._compute(host).samples for host in ranks)
         return _Parts(
             step, mean + optimizer, max(0.0, step - ready - optimizer), wait, min(bound, step), samples / step,

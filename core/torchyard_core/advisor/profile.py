@@ -224,8 +224,8 @@ def choose_profiles(
 ) -> ChosenProfiles:
     """Returns the profiles to use on a fleet.
 
-    A profile of other files or settings is also used, with a remark that states its age. If no profile matches the kind of any
-    host, as in a fleet that was never checked, the first profile is used for all hosts.
+    A profile of other files or settings is also used, with a remark that states its age. If no profile matches the kind
+    of any host, as in a fleet that was never checked, the first profile is used for all hosts.
     """
     by_kind: dict[str, Profile] = {}
     for profile in profiles:

@@ -79,4 +79,6 @@ def _refuse_sweeps(run: KnownRun) -> None:
         number = run.run_id.removeprefix(f"{run.sweep_run}.").partition("-")[0]
         message = f"run {run.run_id} is trial {number} of sweep {run.sweep_run}, which alone restarts its trials."
         again = WriteTrial(run.sweep_run, ("--trial", number))
-        raise RunFailed(message, code="is_trial", hint=("To repeat it as a run of its own, launch its topology.", again))
+        raise RunFailed(
+            message, code="is_trial", hint=("To repeat it as a run of its own, launch its topology.", again)
+        )

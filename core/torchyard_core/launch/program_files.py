@@ -78,10 +78,12 @@ def _is_topology_or_search(content: bytes) -> bool:
 def _mentioned(documents: Iterable[str], snapshot: Snapshot, topology: Topology) -> set[str]:
     """Returns the documents whose file names the program's sources, arguments, setup or environment contain."""
     names = {path: PurePosixPath(path).name.encode("utf-8", "surrogateescape") for path in documents}
-    sources = [entry for entry in snapshot.manifest if PurePosixPath(entry["path"]).suffix in SOURCE_SUFFIXES]
+    script = PurePosixPath(topology.program.script or "")
+    paths = ((entry, PurePosixPath(entry["path"])) for entry in snapshot.manifest if "sha256" in entry)
+    sources = [entry for entry, path in paths if path.suffix in SOURCE_SUFFIXES or path == script]
     words = "\n".join(_words(topology)).encode("utf-8", "surrogateescape")
     found: set[str] = set()
-    for content in chain([words], (_read(snapshot, entry) for entry in sources if "sha256" in entry)):
+    for content in chain([words], (_read(snapshot, entry) for entry in sources)):
         if content is None:
             return set(names)  # A source that cannot be read may mention any of them.
         found |= {path for path, name in names.items() if name in content}

@@ -41,7 +41,7 @@ def test_a_stopped_trial_was_pruned_interrupted_or_stopped_by_a_user() -> None:
     [
         ([], [], ""),
         (["failed", "complete", "pruned"], ["x"], ""),
-        (["failed"], ["x"], "its only trial has failed: x"),
+        (["failed"], ["x"], "the only trial has failed: x"),
         (["failed"] * 3, ["x"] * 3, "all 3 trials have failed: x"),
         (["failed"] * 3, ["y", "x", "x"], "all 3 trials have failed, 2 of them because: x"),
         (["pruned", "failed"], ["x"], "no trial is complete: 1 failed, and the pruner ended 1: x"),

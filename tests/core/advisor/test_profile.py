@@ -14,7 +14,6 @@ from torchyard_core.advisor.trainer_compute import MIB, trainer_compute
 from torchyard_core.errors import FileProblem
 from torchyard_core.topology.file import topology_from_text
 
-
 TOPOLOGY = """\
 version: 1
 name: digits

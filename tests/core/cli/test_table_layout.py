@@ -26,7 +26,7 @@ def shown(width: int | None) -> list[str]:
 def test_a_table_that_fits_has_one_line_per_row() -> None:
     assert shown(200) == shown(None)
     assert len(shown(None)) == 3
-    assert shown(None)[0].split() == [*"ID NAME STATE HOSTS RESTART OF REASON".split()]
+    assert shown(None)[0].split() == ["ID", "NAME", "STATE", "HOSTS", "RESTART", "OF", "REASON"]
 
 
 def test_cells_are_wrapped_between_words_and_empty_columns_left_out() -> None:

@@ -189,8 +189,8 @@ def resume(
     Example: torchyard sweeps resume last
     """
     from torchyard_core.app.resume_sweep import resume_sweep
-    from torchyard_core.cli.commands.sweep import with_results
     from torchyard_core.cli.commands.run import booking_options, callbacks_for, launch_and_follow, view_for
+    from torchyard_core.cli.commands.sweep import with_results
     from torchyard_core.cli.interrupts import counting_interrupts
 
     chosen = command_context(context, yes=yes)
@@ -207,7 +207,10 @@ def resume(
         )
         launch.prepare()
         launch_and_follow(
-            *(launch, chosen, fleet, view, interrupts, []), detach=detach, as_json=as_json, complete=with_results(chosen)
+            *(launch, chosen, fleet, view, interrupts, []),
+            detach=detach,
+            as_json=as_json,
+            complete=with_results(chosen),
         )
 
 

@@ -23,7 +23,9 @@ def validate(
     file: Annotated[Path, FILE],
     search: Annotated[
         Path | None,
-        typer.Argument(metavar="SEARCH", help="A search file, to check for a sweep of the topology.", show_default=False),
+        typer.Argument(
+            metavar="SEARCH", help="A search file, to check for a sweep of the topology.", show_default=False
+        ),
     ] = None,
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Json = False,
