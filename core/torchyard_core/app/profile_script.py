@@ -18,13 +18,12 @@ from torchyard_core.app.launch_run import InvalidTopology, LaunchCallbacks, Laun
 from torchyard_core.errors import RunFailed, TorchyardError, UsageError
 from torchyard_core.home import Home, expand_user
 from torchyard_core.launch.launch import StartedRun
-from torchyard_core.launch.program_files import code_root
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.known_runs import stop_request
 from torchyard_core.launch.runs.logs import LogReader
-from torchyard_core.launch.snapshot import take_snapshot
+from torchyard_core.launch.snapshot import code_root, take_snapshot
 from torchyard_core.next_steps import ShowLogs
 from torchyard_core.problems import has_errors
 from torchyard_core.topology.file import TopologyFile

@@ -32,12 +32,11 @@ from torchyard_core.launch.confirmations import Ask, confirm_outside_folder, con
 from torchyard_core.launch.lease_renewal import LeaseRenewal
 from torchyard_core.launch.planning import LaunchContext, Planner
 from torchyard_core.launch.port_assignment import ports_needed
-from torchyard_core.launch.program_files import code_root
 from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
 from torchyard_core.launch.runs.history import RunRecord, new_run_id
-from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
+from torchyard_core.launch.snapshot import Listing, Snapshot, code_root, take_snapshot
 from torchyard_core.launch.snapshot_upload import upload_to_all
 from torchyard_core.launch.submission import prepare, start, take_back
 from torchyard_core.launch.warm_start import early_imports, imports_package, start_early

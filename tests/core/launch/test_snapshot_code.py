@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.advisor.samples import profile
-from torchyard_core.launch.program_files import code_root
-from torchyard_core.launch.snapshot import take_snapshot
+from torchyard_core.launch.snapshot import code_root, take_snapshot
 from torchyard_core.topology.file import topology_from_text
 
 TOPOLOGY = """\
