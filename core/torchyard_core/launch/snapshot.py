@@ -270,7 +270,7 @@ def _words(topology: Topology) -> Iterable[str]:
 def _read(snapshot: Snapshot, entry: Entry, size: int = -1) -> bytes | None:
     """Returns the first `size` bytes of a file, by default all, or None if it cannot be read."""
     try:
-        with (snapshot.folder / entry["path"]).open("rb") as file:
+        with Path(snapshot.folder, entry["path"]).open("rb") as file:
             return file.read(size)
     except OSError:
         return None

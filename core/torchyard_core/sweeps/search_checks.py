@@ -25,6 +25,8 @@ from torchyard_core.topology.model import Topology
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{params\.([^{}]*)\}")
+SIMILAR = 0.5
+"""Cutoff for misspelt parameters, which is that of two interchanged letters: names such as `lr` are short."""
 _OF_SAMPLERS = {"startup_trials": (SamplerKind.TPE, SamplerKind.CMA_ES)}
 _OF_PRUNERS = {
     "startup_trials": (PrunerKind.MEDIAN,),
@@ -66,7 +68,7 @@ def check_arguments(search: Search, topology: Topology) -> Findings:
     A parameter whose misspelt name an argument contains is not reported, since `check_placeholders` reports that name.
     """
     used = {name for _, word in _arguments(topology) for name in _PLACEHOLDER.findall(word)}
-    misspelt = {near_miss(name, search.parameters) for name in used - set(search.parameters)}
+    misspelt = {near_miss(name, search.parameters, SIMILAR) for name in used - set(search.parameters)}
     for name in search.parameters:
         if name not in used and name not in misspelt:
             message = (
@@ -85,7 +87,7 @@ def check_placeholders(search: Search, topology: Topology, source: str) -> Findi
         for name in dict.fromkeys(_PLACEHOLDER.findall(word)):
             if name in search.parameters:
                 continue
-            close = near_miss(name, search.parameters)
+            close = near_miss(name, search.parameters, SIMILAR)
             known = ", ".join(search.parameters)
             hint = f"did you mean {{params.{close}}}?" if close is not None else f"its parameters are {known}"
             message = f"{{params.{name}}} is no parameter of {source}; {hint}"
