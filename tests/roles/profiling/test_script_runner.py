@@ -12,7 +12,8 @@ from torchyard_roles.profiling import script_runner
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restores what a script's start changes."""
+    """Restores what a script's start changes, and prints uncaught exceptions as Python does without pytest-qt."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
