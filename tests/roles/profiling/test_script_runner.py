@@ -12,15 +12,15 @@ from torchyard_roles.profiling import script_runner
 
 @pytest.fixture(autouse=True)
 def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restores what a script's start changes, and prints uncaught exceptions as Python does without pytest-qt."""
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    """Restores what a script's start changes."""
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 def printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Returns what a command prints before it fails."""
-    with pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(sys, "excepthook", sys.__excepthook__)  # That of pytest-qt fails the test.
         script_runner._run(command)
     assert ended.value.code == 1
     return capsys.readouterr().err
