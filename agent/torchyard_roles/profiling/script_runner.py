@@ -40,7 +40,9 @@ def _run(command: list[str]) -> None:
             sys.path[0] = str(Path(command[0]).absolute().parent)
             runpy.run_path(command[0], run_name="__main__")
     except Exception as error:
-        sys.excepthook(type(error), error, _in_the_script(error.__traceback__))
+        # Python's hook prints the traceback of the exception itself.
+        error.__traceback__ = _in_the_script(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
 
 
