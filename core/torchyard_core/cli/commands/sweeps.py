@@ -348,9 +348,12 @@ def _cells(found: SweepTable | None) -> list[str]:
 
 def _print(found: SweepTable, run: KnownRun, study: Path) -> None:
     say(f"{run.run_id}  {run.name}")
-    reason = f": {run.reason}" if run.reason else ""
     results = found.results()
-    say(f"{run.state}{reason}, {trials_text(results)}")
+    if run.reason:
+        say(f"{run.state}: {run.reason}")
+        say(trials_text(results))
+    else:
+        say(f"{run.state}, {trials_text(results)}")
     if results["best"] is not None:
         say(best_text(results, found.metric))
     if found.importances:
