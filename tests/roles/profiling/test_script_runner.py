@@ -19,9 +19,10 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Returns what a command prints before it fails."""
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "excepthook", sys.__excepthook__)  # That of pytest-qt fails the test.
-        script_runner._run(command)
+        with pytest.raises(SystemExit) as ended:
+            script_runner._run(command)
     assert ended.value.code == 1
     return capsys.readouterr().err
 
