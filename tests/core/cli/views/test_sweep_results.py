@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.core.sweeps.test_trial_table import ROWS, data, row
+from torchyard_core.cli import output
 from torchyard_core.cli.commands.sweep import with_results
 from torchyard_core.cli.views.run_progress import PlainView
 from torchyard_core.cli.views.sweep_results import best_text, trials_text
@@ -26,6 +27,12 @@ ENDED = {
     "replicas": [],
     "timings": {"ended_s": 5.0},
 }
+
+
+@pytest.fixture(autouse=True)
+def without_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets the options of earlier commands, which printed commands would repeat."""
+    monkeypatch.setattr(output, "_called_with", "")
 
 
 class Primary:
