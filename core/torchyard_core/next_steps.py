@@ -154,6 +154,16 @@ class ValidateTopology(NextStep):
 
 
 @dataclass(frozen=True)
+class ValidateSweep(NextStep):
+    """Checks a search file together with the topology whose arguments use its parameters."""
+
+    topology: str
+    search: str
+    template = "validate {topology} {search}"
+    words = "{command} checks both."
+
+
+@dataclass(frozen=True)
 class ProfileScript(NextStep):
     file: str
     template = "profile {file}"
@@ -189,6 +199,37 @@ class StopRun(NextStep):
     options: tuple[str, ...] = ()
     template = "runs stop {run_id} {options}"
     words = "{command} ends it."
+
+
+@dataclass(frozen=True)
+class ShowSweep(NextStep):
+    run_id: str
+    template = "sweeps show {run_id}"
+    words = "{command} shows its trials."
+
+
+@dataclass(frozen=True)
+class StopSweep(NextStep):
+    run_id: str
+    template = "sweeps stop {run_id}"
+    words = "{command} ends it, if it is not wanted any more."
+
+
+@dataclass(frozen=True)
+class ResumeSweep(NextStep):
+    run_id: str
+    template = "sweeps resume {run_id}"
+    words = "{command} continues it."
+
+
+@dataclass(frozen=True)
+class WriteTrial(NextStep):
+    """Writes the topology of a trial, by default of the best one, to a file."""
+
+    run_id: str
+    options: tuple[str, ...] = ()
+    template = "sweeps best {run_id} {options} -o FILE"
+    words = "{command} writes its topology, with its parameters in the arguments."
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def example(kind: type[NextStep]) -> NextStep:
     given: dict[type[NextStep], dict[str, Any]] = {
         steps.SendSecrets: {"options": ("--secret", "x")},
         steps.StopRun: {"options": ("--force",)},
+        steps.WriteTrial: {"options": ("--trial", "3")},
         steps.SetUpTeam: {"options": ("--member", "x")},
         steps.ListBookings: {"option": "--mine"},
         steps.BookGpus: {"gpus": "gpu-a:0-1,gpu-b:2", "length": "8h"},

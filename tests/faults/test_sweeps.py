@@ -163,3 +163,7 @@ def test_a_sweep_that_was_stopped_is_resumed(team: Team, tmp_path: Path) -> None
     assert rows[3]["params"] == rows[2]["params"]
     refused = team.desktop.torchyard("sweeps", "resume", again.run_id)
     assert "has all its 3 trials" in refused.stderr
+    refused = team.desktop.torchyard("sweeps", "resume", run_id)
+    assert f"sweep {run_id} was continued as sweep {again.run_id}" in refused.stderr
+    refused = team.desktop.torchyard("runs", "restart", f"{again.run_id}.4")
+    assert f" sweeps best {again.run_id} --trial 4 -o FILE`" in refused.stderr

@@ -113,7 +113,7 @@ class Keeper:
         methods = (
             *(self.warm, self.prepare, self.renew, self.start, self.join, self.stop, self.abort),
             *(self.calendar, self.status, self.metrics, self.sample, self.invite, self.hold, self.grow, self.withdraw),
-            *(self.sweep, self.trial),
+            *(self.sweep, self.trial, self.fail),
         )
         return {method.__name__: self._counted(method) for method in methods}
 
@@ -368,6 +368,11 @@ class Keeper:
     async def trial(self, connection: Connection, params: Params) -> Any:
         """Calls `method` of the keeper of a trial on `host`, for the sweep's coordinator."""
         return await self._primary().call_trial(str(params["host"]), str(params["method"]), params["params"])
+
+    async def fail(self, connection: Connection, params: Params) -> Any:
+        """Ends the sweep as failed, for its coordinator."""
+        asyncio.get_running_loop().call_soon(self._primary().fail, str(params["reason"]))
+        return {}
 
     def _primary(self) -> Primary:
         if not isinstance(self._participant, Primary) or self._participant.has_finished:

@@ -270,6 +270,10 @@ class Primary:
         else:
             self._feed(request)
 
+    def fail(self, reason: str) -> None:
+        """Ends the run as failed, at the request of its sweep's coordinator."""
+        self._feed(events.StopRequested(reason, is_failure=True))
+
     def _feed(self, event: Event) -> None:
         assert self._run is not None
         self._run, following = state_machine.transition(self._run, event, self._loop.time())

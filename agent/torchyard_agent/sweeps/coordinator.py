@@ -144,6 +144,17 @@ class Coordinator:
                 break
             await asyncio.sleep(POLL_S)
         self._write_table(is_last=True)
+        if not self._stopping:
+            await self._fail_without_result()
+
+    async def _fail_without_result(self) -> None:
+        """Lets the sweep fail if none of its trials is complete."""
+        ended = [row for row in sweep_table.rows(self._study) if row["state"] != trial_outcomes.INTERRUPTED]
+        causes = [row["cause"] for row in ended if row["state"] == trial_outcomes.FAILED]
+        reason = trial_outcomes.sweep_failure([row["state"] for row in ended], causes)
+        if reason:
+            print(f"the sweep has failed: {reason}", flush=True)
+            await self._call("fail", {"reason": reason})
 
     def _is_done(self) -> bool:
         if self._running:

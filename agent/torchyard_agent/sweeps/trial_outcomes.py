@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -66,3 +67,25 @@ def _missing(metric: str, metrics: Mapping[str, Any]) -> str:
         return f"the objective {metric} was not a finite number at the end"
     names = sorted({name for reported in metrics.values() for name in (reported or {})})
     return f"the objective {metric} was never reported; reported were: {', '.join(names) or 'no metrics'}"
+
+
+def sweep_failure(states: Sequence[str], causes: Sequence[str]) -> str:
+    """Returns why a sweep has failed, or "" if a trial is complete.
+
+    Args:
+        states: The states of the trials that were not interrupted.
+        causes: The causes of those that failed.
+    """
+    if COMPLETE in states or not states:
+        return ""
+    failed = sum(state == FAILED for state in states)
+    if failed == len(states):
+        which = "the only trial has" if failed == 1 else f"all {failed} trials have"
+        text = f"{which} failed"
+    else:
+        text = f"no trial is complete: {failed} failed, and the pruner ended {len(states) - failed}"
+    common = Counter(causes).most_common(1)
+    if not common:
+        return text
+    cause, count = common[0]
+    return f"{text}: {cause}" if count == failed else f"{text}, {count} of them because: {cause}"

@@ -10,6 +10,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 VARIABLE = "TORCHYARD_PROFILE"
@@ -21,14 +22,38 @@ def main(arguments: list[str]) -> None:
     path = str(Path(os.environ.get("TORCHYARD_RUN_DIR", "")) / file)
     os.environ[VARIABLE] = path
     _watch_optimizers(path)
-    if rest[0] == "-m":
-        sys.argv = rest[1:]
-        runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = rest
-        sys.path[0] = str(Path(rest[0]).absolute().parent)
-        runpy.run_path(rest[0], run_name="__main__")
+    _run(rest)
     _end(path)
+
+
+def _run(command: list[str]) -> None:
+    """Runs the script or module. If it raises an exception, prints the traceback and raises SystemExit.
+
+    As without this module, the traceback begins with the script's own frames, and a syntax error has none.
+    """
+    try:
+        if command[0] == "-m":
+            sys.argv = command[1:]
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = command
+            sys.path[0] = str(Path(command[0]).absolute().parent)
+            runpy.run_path(command[0], run_name="__main__")
+    except Exception as error:
+        # Python's hook prints the traceback of the exception itself.
+        error.__traceback__ = _in_the_script(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+
+
+def _in_the_script(frames: TracebackType | None) -> TracebackType | None:
+    """Returns the traceback without the frames of this module and of `runpy` at its beginning."""
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
+        if file != __file__ and file != runpy.__file__ and not file.startswith("<frozen "):
+            break
+        frames = frames.tb_next
+    return frames
 
 
 def _watch_optimizers(path: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, stdev
 
 from torchyard_core.formatting import counted
 from torchyard_core.topology.model import StrategyKind
@@ -25,6 +25,9 @@ class Correction:
     exchange: float = 1.0
     """Factor of the exchange time; 1 if no run measured it."""
     runs: int = 0
+    compute_spread: float = 0.0
+    """Standard deviation of the runs' factors of computing, as a share of `compute`; 0 with fewer than two runs."""
+    exchange_spread: float = 0.0
 
     def step_s(self, computed_s: float, exchange_s: float) -> float:
         """Returns the corrected step time, given the predicted times up to the end of computing and of the exchange."""
@@ -63,13 +66,22 @@ def corrections_of(runs: Sequence[Ratios]) -> dict[Scope, Correction]:
     found = {}
     for scope, ratios in by_scope.items():
         newest = ratios[:NEWEST]
+        compute = [each.compute for each in newest]
         exchange = [each.exchange for each in newest if each.exchange is not None]
         found[scope] = Correction(
-            _bounded(median(each.compute for each in newest)),
+            _bounded(median(compute)),
             _bounded(median(exchange)) if exchange else 1.0,
             len(newest),
+            _spread(compute),
+            _spread(exchange),
         )
     return found
+
+
+def _spread(factors: Sequence[float]) -> float:
+    """Returns the standard deviation of factors as a share of their median, or 0 for fewer than two factors."""
+    middle = median(factors) if len(factors) > 1 else 0.0
+    return stdev(factors) / middle if middle > 0 else 0.0
 
 
 def _bounded(factor: float) -> float:

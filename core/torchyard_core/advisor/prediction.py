@@ -52,12 +52,19 @@ CODEC_S_PER_BYTE = {Wire.FLOAT32: 0.0, Wire.BFLOAT16: 0.6e-9, Wire.INT8: 1.5e-9,
 WIRE_SHARE = {Wire.FLOAT32: 1.0, Wire.BFLOAT16: 0.5, Wire.INT8: 0.254, Wire.INT4: 0.129}
 """q: bytes on the wire per byte of float32."""
 COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
-"""Standard deviations of the relative prediction errors, from which the 80% interval is computed."""
+"""Standard deviations of the relative prediction errors, from which the 80% interval is computed.
+
+If past runs of the prediction's scope differ by more from each other, their differences are used instead.
+"""
 Z80 = 1.2816
 """Half-width, in standard deviations, of the interval that contains 80% of a normal distribution."""
 ASYNCHRONOUS_PIECES = 8
-EXCHANGE_RESOURCES = ("link of ", "CPU of ")
+MESSAGES = "small messages between replicas"
+"""The name of the time that latencies and coordination take, as a resource."""
+EXCHANGE_RESOURCES = ("link of ", "CPU of ", MESSAGES)
 """Prefixes of the names of resources that an exchange uses."""
+WAITING = "waiting for "
+"""Prefix of the name of the wait for other trainers, as a resource."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,8 @@ class _Parts:
     bound_s: float
     samples_s: float
     busy: dict[str, float] = field(default_factory=dict)
+    is_serial: bool = False
+    """Whether the exchange begins after computing, so that the step is the sum of its parts."""
     loads: dict[int, HostLoad] = field(default_factory=dict)
     """Load of each host's link, in M per step."""
     notes: tuple[str, ...] = ()
@@ -334,12 +343,18 @@ class _Predictor:
         bound = optimizer + (max(slowest, compute.before_s + alone) if bucket_bytes else slowest + alone)
         busy = {f"computing on {self.hosts[slowest_host].name}": slowest + optimizer}
         busy |= self._busy(simulated.busy_s)
+        if copying:
+            cpu = f"CPU of {self.hosts[slowest_host].name}"
+            busy[cpu] = busy.get(cpu, 0.0) + copying
+        if overhead:
+            busy[MESSAGES] = overhead + sum(stage.fixed_s for stage in stages)
+        wait = max(0.0, ready - mean)
         if ready - slowest > 0:
-            busy[f"waiting for the slowest of {len(ranks)} trainers"] = ready - mean
+            busy[f"waiting for the slowest of {len(ranks)} trainers"] = wait
         samples = sum(self._compute(host).samples for host in ranks)
         return _Parts(
-            step, mean + optimizer, max(0.0, step - ready - optimizer), ready - mean, min(bound, step), samples / step,
-            busy, dict(loads),
+            step, mean + optimizer, max(0.0, step - ready - optimizer), wait, min(bound, step), samples / step,
+            busy, bool(stages) and not bucket_bytes, dict(loads),
         )  # fmt: skip
 
     def _busy(self, busy_s: Mapping[int, float]) -> dict[str, float]:
@@ -375,6 +390,10 @@ class _Predictor:
         }
         alone = slowest_s(loads, self.rates, self.size)
         parts = self._independent(steps, computing, loads)
+        ranks = self._ranks(self.layout.trainers)
+        summing = (len(ranks) * self._passes(SUM_PASSES) + len(groups) * optimizer) * self.size / push_every
+        for host, share in shares.items():
+            parts.busy[f"CPU of {self.hosts[host].name}"] = share * summing
         # Every step of every group exchanges with the servers, so the mean step is no shorter than the busiest link's
         # time.
         parts.bound_s = min(parts.step_s, max(min(computing), alone))
@@ -416,7 +435,7 @@ class _Predictor:
             name = f"link of {self.hosts[host].name}"
             rate = self.rates[host] * SERVED_EFFICIENCY
             busy[name] = self.size * max(load.sent, load.received) / rate
-        return _Parts(step, compute, max(0.0, step - compute), 0.0, step, samples, busy, dict(loads))
+        return _Parts(step, compute, max(0.0, step - compute), 0.0, step, samples, busy, loads=dict(loads))
 
     @cached_property
     def _inner_steps(self) -> list[_Parts]:
@@ -436,18 +455,26 @@ class _Predictor:
     def _hogwild(self) -> _Parts:
         groups, every = self.layout.groups, self.layout.strategy.sync_every
         inner = self._inner_steps
-        amount = 2 * (len(groups) - 1) / len(groups)
+        firsts = [group[0] for group in groups]
+        masters, ring = Counter(firsts), ring_loads(firsts)
+        local = LOCAL_GPU_BYTES_S if self.first.uses_gpu else LOCAL_BYTES_S
         loads: dict[int, HostLoad] = {}
         steps, intervals = [], []
+        copies: dict[str, float] = {}
         for group, parts in zip(groups, inner, strict=True):
-            exchange = amount * self.size / (self.rates[group[0]] * SERVED_EFFICIENCY)
+            host, load = group[0], ring[group[0]]
+            exchange = max(load.sent, load.received) * self.size / (self.rates[host] * SERVED_EFFICIENCY)
+            exchange = (exchange + load.local * self.size / local) / masters[host]
             interval = max(every, exchange / parts.step_s)  # Training never waits for an exchange.
-            own = parts.step_s + self._passes(2 * TRAINER_PASSES) * self.size / interval
-            steps.append(own)
+            copying = self._passes(2 * TRAINER_PASSES) * self.size / interval
+            copies[f"CPU of {self.hosts[host].name}"] = copying
+            steps.append(parts.step_s + copying)
             intervals.append(interval)
-            _add(loads, {group[0]: HostLoad(amount / interval, amount / interval)})
+            times = masters[host] * interval
+            _add(loads, {host: HostLoad(load.sent / times, load.received / times, load.local / times)})
             _add(loads, parts.loads)
         found = self._independent(steps, [parts.compute_s for parts in inner], loads)
+        found.busy |= copies
         found.wait_s = fmean(parts.wait_s for parts in inner)
         found.exchange_s = max(0.0, found.exchange_s - found.wait_s)
         found.bound_s = min(found.step_s, min(max(parts.bound_s, 0.0) for parts in inner))
@@ -508,13 +535,15 @@ class _Predictor:
         for host, load in both.items():
             time = size * max(load.sent, load.received) / self.rates[host] / SERVED_EFFICIENCY / every
             busy[f"link of {self.hosts[host].name}"] = time
+        if len(groups) > 1:
+            busy |= {f"CPU of {self.hosts[host].name}": codec / every for host in firsts}
         bound = max(each.bound_s for each in inner)
         if not overlap and len(groups) > 1:
             bound += slowest_s(both, self.rates, size) / every
         share = size / self.size / every if self.size else 0.0
         loads = {host: HostLoad(load.sent * share, load.received * share) for host, load in both.items()}
         exchange_s = max(0.0, step - compute - wait)
-        return _Parts(step, compute, exchange_s, wait, min(bound, step), samples / step, busy, {}), loads
+        return _Parts(step, compute, exchange_s, wait, min(bound, step), samples / step, busy), loads
 
     def _utilisation(self) -> dict[str, dict[int, float]]:
         """Returns the share of a DiLoCo step that is spent computing, by wire format and number of inner steps."""
@@ -550,8 +579,10 @@ class _Predictor:
 
     def _finished(self, parts: _Parts) -> Prediction:
         exposed, rest = parts.exchange_s, parts.step_s - parts.exchange_s
-        error = sqrt((COMPUTE_ERROR * rest) ** 2 + (EXCHANGE_ERROR * exposed) ** 2) / parts.step_s
-        name, time = max(parts.busy.items(), key=lambda item: item[1])
+        compute = max(COMPUTE_ERROR, self.correction.compute_spread)
+        exchange = max(EXCHANGE_ERROR, self.correction.exchange_spread)
+        error = sqrt((compute * rest) ** 2 + (exchange * exposed) ** 2) / parts.step_s
+        name, time = _bottleneck(parts)
         trainer, server, shortage = self._memory()
         is_diloco = self.layout.strategy.kind is StrategyKind.DILOCO and len(self.layout.groups) > 1
         return Prediction(
@@ -612,6 +643,23 @@ class _Predictor:
             if facts.memory_bytes is not None and needed > facts.memory_bytes:
                 shortage = shortage or f"the replicas on {facts.name} need more memory than it has"
         return trainer, server, shortage
+
+
+def _bottleneck(parts: _Parts) -> tuple[str, float]:
+    """Returns the resource that is busy longest, and for how long.
+
+    If the exchange begins after computing, it is a resource of the longest part of the step.
+    """
+    busy = parts.busy
+    if parts.is_serial:
+        longest = max(parts.compute_s, parts.exchange_s, parts.wait_s)
+        if longest == parts.exchange_s:
+            busy = {name: time for name, time in busy.items() if name.startswith(EXCHANGE_RESOURCES)}
+        elif longest == parts.wait_s:
+            busy = {name: time for name, time in busy.items() if name.startswith(WAITING)}
+        else:
+            busy = {name: time for name, time in busy.items() if not name.startswith((*EXCHANGE_RESOURCES, WAITING))}
+    return max((busy or parts.busy).items(), key=lambda item: item[1])
 
 
 def _without_copies(stages: Sequence[Stage]) -> list[Stage]:

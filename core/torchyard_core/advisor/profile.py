@@ -69,7 +69,9 @@ class Profile(FrozenModel):
     program: str
     """The script or module."""
     snapshot: str | None
-    """The root hash of the working folder's snapshot; None if there is no working folder."""
+    """The hash of the program's files (`launch.snapshot.code_root`); None if there is no working folder."""
+    settings: str = ""
+    """The hash of arguments, environment and setup (`profile_run.program_settings`); empty in older profiles."""
     host: str
     host_kind: str
     measured_at: str
@@ -103,6 +105,10 @@ class Profile(FrozenModel):
     def batch(self) -> int | None:
         return self.sizes[0].batch
 
+    def has_settings(self, settings: str) -> bool:
+        """Returns whether the profile was measured with these settings. True if either is unknown, which is empty."""
+        return not settings or not self.settings or settings == self.settings
+
     def age_s(self, now: datetime) -> float | None:
         """Returns the age in seconds, or None if the time is not readable."""
         try:
@@ -122,12 +128,14 @@ def host_kind(host: HostFacts) -> str:
     return counted(host.cpus, "CPU") if host.cpus is not None else "unknown"
 
 
-def profile_of(measured: Any, program: str, snapshot: str | None, host: HostFacts, now: datetime) -> Profile:
+def profile_of(
+    measured: Any, program: str, snapshot: str | None, settings: str, host: HostFacts, now: datetime
+) -> Profile:
     """Returns the profile with the measurements of a host. Raises ValueError if they are malformed."""
     if not isinstance(measured, dict):
         raise ValueError("the measurements are not an object")
     stamp = now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    known = {"format": FORMAT, "program": program, "snapshot": snapshot, "host": host.name}
+    known = {"format": FORMAT, "program": program, "snapshot": snapshot, "settings": settings, "host": host.name}
     return Profile.model_validate_json(
         json.dumps({**measured, **known, "host_kind": host_kind(host), "measured_at": stamp})
     )
@@ -150,6 +158,15 @@ def read_profile(path: Path) -> Profile:
             code="wrong_profile",
             hint=ProfileScript("FILE"),
         ) from None
+
+
+def is_profile(content: bytes) -> bool:
+    """Returns whether this is the content of a profile's file."""
+    try:
+        Profile.model_validate_json(content)
+    except ValidationError:
+        return False
+    return True
 
 
 def program_name(program: Program) -> str:
@@ -199,25 +216,28 @@ class ChosenProfiles:
 
 
 def choose_profiles(
-    profiles: Sequence[Profile], snapshot: str | None, hosts: Sequence[HostFacts], now: datetime
+    profiles: Sequence[Profile],
+    snapshot: str | None,
+    hosts: Sequence[HostFacts],
+    now: datetime,
+    settings: str = "",
 ) -> ChosenProfiles:
     """Returns the profiles to use on a fleet.
 
-    A profile of another snapshot is also used, with a remark that states its age. If no profile matches the kind of any
-    host, as in a fleet that was never checked, the first profile is used for all hosts.
+    A profile of other files or settings is also used, with a remark that states its age. If no profile matches the kind
+    of any host, as in a fleet that was never checked, the first profile is used for all hosts.
     """
     by_kind: dict[str, Profile] = {}
     for profile in profiles:
         by_kind.setdefault(profile.host_kind, profile)
     remarks = []
     for profile in by_kind.values():
-        if snapshot is not None and profile.snapshot != snapshot:
+        has_other_files = snapshot is not None and profile.snapshot != snapshot
+        if has_other_files or not profile.has_settings(settings):
             passed = profile.age_s(now)
             when = f"{age(passed)} ago" if passed is not None else "at an unknown time"
-            remarks.append(
-                f"The profile of {profile.host_kind} was measured {when} with other files than the working folder has "
-                "now."
-            )
+            other = "files than the working folder" if has_other_files else "arguments or environment than the topology"
+            remarks.append(f"The profile of {profile.host_kind} was measured {when} with other {other} has now.")
         if profile.black_box:
             remarks.append(
                 f"The profile of {profile.host_kind} is that of a black box: {profile.program} does not call "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 
 from torchyard_core.advisor.profile import host_kind
@@ -32,7 +34,7 @@ def profile_topology(topology: Topology, host: str) -> Topology:
             code="not_measurable",
             hint="Set program.launcher to torch, with `script` or `module`.",
         )
-    pool = next((each for each in trainers if each.role is Role.WORKER), trainers[0])
+    pool = _measured_pool(trainers)
     target = ("-m", program.module) if program.module else (program.script or "",)
     alone = changed_block(
         pool, {"role": "worker", "replicas": 1, "min_replicas": None, "hosts": [host], "placement": None}
@@ -57,6 +59,20 @@ def profile_topology(topology: Topology, host: str) -> Topology:
         pools=(_with_one_gpu(alone),),
         program=measured,
     )
+
+
+def program_settings(topology: Topology) -> str:
+    """Returns a hash of what the measured process depends on besides its files: arguments, environment and setup.
+
+    `topology` must have trainers.
+    """
+    program, pool = topology.program, _measured_pool([each for each in topology.pools if each.role.trains])
+    parts = (program.command, program.args, program.env, program.setup, program.python, pool.args, pool.env)
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _measured_pool(trainers: Sequence[Pool]) -> Pool:
+    return next((each for each in trainers if each.role is Role.WORKER), trainers[0])
 
 
 def _with_one_gpu(pool: Pool) -> Pool:

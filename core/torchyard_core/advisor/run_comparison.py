@@ -74,7 +74,7 @@ class RunComparison:
     measured: StepTimes
     trainers: int
     has_same_files: bool
-    """Whether the profile was measured with the files of the run."""
+    """Whether the profile was measured with the files, arguments and environment of the run."""
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -10,9 +10,10 @@ from typing import Any
 from torchyard_core.advisor.corrections import correction_remarks
 from torchyard_core.advisor.fleet_hosts import advised_fleet
 from torchyard_core.advisor.profile import Profile, choose_profiles, program_name
+from torchyard_core.advisor.profile_run import program_settings
 from torchyard_core.advisor.recommendation import Advice, Alternative, advise
 from torchyard_core.app.launch_run import InvalidTopology
-from torchyard_core.app.profile_script import profile_cache, snapshot_root, workdir_of
+from torchyard_core.app.profile_script import profile_cache, program_root, workdir_of
 from torchyard_core.app.run_predictions import corrections_from_history, known_links
 from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.sync.cached_calendar import Calendar
@@ -66,8 +67,9 @@ def advise_topology(
     if not profiles:
         message = f"{program_name(topology.program) or 'the program'} was never profiled on this computer."
         raise RunFailed(message, code="no_profile", hint=ProfileScript(source.source))
-    snapshot = snapshot_root(source, home)
-    chosen = choose_profiles(profiles, snapshot, facts, datetime.now(UTC))
+    snapshot = program_root(source, home)
+    settings = program_settings(topology) if any(pool.role.trains for pool in topology.pools) else ""
+    chosen = choose_profiles(profiles, snapshot, facts, datetime.now(UTC), settings)
     links = known_links(home, inventory)
     corrections = {}
     if not options.without_history:

@@ -17,11 +17,18 @@ from torchyard_core.topology.file import TopologyFile
 
 
 class InvalidSearch(RunFailed):
-    """Raised when a search file has errors. `problems` holds them."""
+    """Raised when a search file has errors, or a topology has errors as the topology of a search.
 
-    def __init__(self, problems: Sequence[Problem], source: str):
+    `problems` holds those of the search, and `of_topology` those of the topology.
+    """
+
+    def __init__(
+        self, problems: Sequence[Problem], source: str, of_topology: Sequence[Problem] = (), topology_source: str = ""
+    ):
         self.problems = tuple(problems)
-        lines = [problem.printed(source) for problem in self.problems]
+        self.of_topology = tuple(of_topology)
+        lines = [problem.printed(topology_source) for problem in self.of_topology]
+        lines += [problem.printed(source) for problem in self.problems]
         super().__init__("\n".join(lines), code="search_problems", hint="Correct the file, then start it again.")
 
 
@@ -39,6 +46,7 @@ class LaunchSweep(LaunchRun):
         booking: BookingOptions | None = None,
         arguments: Sequence[str] = (),
         study: str = "",
+        continues: str = "",
         same_code_as: str | None = None,
         verb: str = "sweep",
     ):
@@ -46,12 +54,14 @@ class LaunchSweep(LaunchRun):
 
         Args:
             study: The study of an ended sweep to continue, as in `sweep_messages.Sweep`.
-            same_code_as: The root hash that the code must have; None accepts any code.
+            continues: The ID of that sweep.
+            same_code_as: The hash that the program's files must have; None accepts any code.
             verb: The command that is repeated in hints.
         """
         super().__init__(desktop, source, callbacks, name=name, booking=booking, arguments=arguments)
         self._search = search
         self._study = study
+        self._continues = continues
         self._same_code_as = same_code_as
         self._verb = verb
 
@@ -61,12 +71,14 @@ class LaunchSweep(LaunchRun):
         self.problems = tuple(source.check(self.desktop.fleet.known()))
         if source.topology is None or has_errors(self.problems):
             raise InvalidTopology(self.problems, source.source)
-        of_search = self._search.check(source.topology)
-        if search is None or has_errors(of_search):
-            raise InvalidSearch(of_search, self._search.source)
+        of_search, of_topology = self._search.check(source.topology), self._search.check_topology(source)
+        if search is None or has_errors((*of_search, *of_topology)):
+            raise InvalidSearch(of_search, self._search.source, of_topology, source.source)
         topology = source.topology
         self.callbacks.on_check(Check("topology", "", True, topology.name))
         name = self._name or search.name or topology.name
-        create = partial(SweepLaunch, search=search, study=self._study, same_code_as=self._same_code_as)
+        create = partial(
+            SweepLaunch, search=search, study=self._study, continues=self._continues, same_code_as=self._same_code_as
+        )
         arguments = self._arguments or (source.source,)
         self._make_launch(source, name, topology.program.secrets, arguments, create=create, verb=self._verb)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard_core.advisor.profile import Profile, ProfileCache, profile_of, program_name
-from torchyard_core.advisor.profile_run import MEASUREMENTS, hosts_to_measure, profile_topology
+from torchyard_core.advisor.profile_run import MEASUREMENTS, hosts_to_measure, profile_topology, program_settings
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.app.launch_run import InvalidTopology, LaunchCallbacks, LaunchRun
 from torchyard_core.errors import RunFailed, TorchyardError, UsageError
@@ -23,7 +23,7 @@ from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.known_runs import stop_request
 from torchyard_core.launch.runs.logs import LogReader
-from torchyard_core.launch.snapshot import take_snapshot
+from torchyard_core.launch.snapshot import code_root, take_snapshot
 from torchyard_core.next_steps import ShowLogs
 from torchyard_core.problems import has_errors
 from torchyard_core.topology.file import TopologyFile
@@ -42,12 +42,13 @@ def workdir_of(source: TopologyFile) -> Path | None:
     return (source.folder / expand_user(source.topology.program.workdir)).resolve()
 
 
-def snapshot_root(source: TopologyFile, home: Home) -> str | None:
-    """Returns the root hash of the working folder's snapshot, or None if there is none. Raises RunFailed."""
+def program_root(source: TopologyFile, home: Home) -> str | None:
+    """Returns the hash of the program's files in the working folder, or None if there is none. Raises RunFailed."""
     folder = workdir_of(source)
     if folder is None or source.topology is None or not folder.is_dir():
         return None
-    return take_snapshot(folder, source.topology.program.exclude, caches=home.caches / "files").root
+    snapshot = take_snapshot(folder, source.topology.program.exclude, caches=home.caches / "files")
+    return code_root(snapshot, source.topology)
 
 
 def profile_cache(home: Home) -> ProfileCache:
@@ -96,7 +97,7 @@ class ProfileScript:
             TorchyardError: A host cannot be used.
         """
         topology = self._checked()
-        snapshot = snapshot_root(self._source, self._desktop.home)
+        snapshot = program_root(self._source, self._desktop.home)
         found = []
         for host in self._hosts or self._usual_hosts(topology):
             profile = self._measure(topology, host, snapshot)
@@ -138,7 +139,8 @@ class ProfileScript:
             raise self._failure(started, ended, topology, host)
         facts = {each.name: each for each in self._desktop.fleet.known()}
         try:
-            return profile_of(measured, program_name(topology.program), snapshot, facts[host], datetime.now(UTC))
+            name, settings = program_name(topology.program), program_settings(topology)
+            return profile_of(measured, name, snapshot, settings, facts[host], datetime.now(UTC))
         except ValueError as error:
             raise RunFailed(f"{host} sent malformed measurements: {error}.", code="malformed") from None
 

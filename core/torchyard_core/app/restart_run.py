@@ -8,10 +8,12 @@ from dataclasses import replace
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
 from torchyard_core.app.run_links import links_of_run
+from torchyard_core.errors import RunFailed
 from torchyard_core.launch.calendar_port import BookingOptions
 from torchyard_core.launch.confirmations import settle
 from torchyard_core.launch.restart import allowed_secrets, confirm_foreign_run, confirm_foreign_secrets, load_ended_run
 from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.next_steps import ResumeSweep, WriteTrial
 
 
 class RestartRun(LaunchUseCase):
@@ -45,6 +47,7 @@ class RestartRun(LaunchUseCase):
 
         Raises RunFailed if the run cannot be restarted, and HostError if a host cannot be used.
         """
+        _refuse_sweeps(self._ended)
         ask = self.callbacks.ask
         links, errors = links_of_run(self.desktop.fleet, self._ended)
         for error in errors.values():
@@ -65,3 +68,17 @@ class RestartRun(LaunchUseCase):
     @property
     def topology_file(self) -> str:
         return self._own_record.topology_file if self._own_record is not None else ""
+
+
+def _refuse_sweeps(run: KnownRun) -> None:
+    """Raises RunFailed for a sweep and for a trial, which cannot be restarted like a run."""
+    if run.is_sweep:
+        message = f"run {run.run_id} is a sweep, which is resumed and not restarted."
+        raise RunFailed(message, code="is_sweep", hint=ResumeSweep(run.run_id))
+    if run.sweep_run:
+        number = run.run_id.removeprefix(f"{run.sweep_run}.").partition("-")[0]
+        message = f"run {run.run_id} is trial {number} of sweep {run.sweep_run}, which alone restarts its trials."
+        again = WriteTrial(run.sweep_run, ("--trial", number))
+        raise RunFailed(
+            message, code="is_trial", hint=("To repeat it as a run of its own, launch its topology.", again)
+        )

@@ -6,14 +6,18 @@ import base64
 import zlib
 from pathlib import Path
 
+from torchyard_agent.protocol.run_states import RunState
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.app.launch_run import LaunchCallbacks
 from torchyard_core.app.launch_sweep import LaunchSweep
-from torchyard_core.errors import RunFailed, TorchyardError
+from torchyard_core.app.run_links import link_to_primary
+from torchyard_core.errors import AgentRefused, RunFailed, TorchyardError
 from torchyard_core.formatting import size
 from torchyard_core.launch.calendar_port import BookingOptions
-from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.launch.runs.history import RunRecord
+from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, is_over, list_runs
 from torchyard_core.launch.runs.sweep_results import SweepCopies
+from torchyard_core.next_steps import Advice, ResumeSweep, ShowSweep, StopSweep
 from torchyard_core.sweeps.search_file import search_from_text
 from torchyard_core.topology.file import topology_from_text
 
@@ -37,17 +41,27 @@ def resume_sweep(
         new_code: Whether the working folder may have changed since the sweep began.
 
     Raises:
-        TorchyardError: The sweep has not ended, its study is not known here, or another computer started it.
+        TorchyardError: The sweep has not ended, another sweep continues it already, its study is not known here, or
+            another computer started it.
     """
-    if error is not None:
-        # If an outdated copy were used, trials that ended after it was made would be repeated.
-        raise error
     record = desktop.history.load(ended.run_id)
     if record is None or not record.sweep or not record.topology:
         message = f"sweep {ended.run_id} was not started from this computer, so its working folder is not known here."
         raise RunFailed(message, code="foreign_sweep", hint="Resume it where it was started.")
+    next_one = _continuation(desktop, ended.run_id)
+    if next_one is not None:
+        # The same interrupted trials would be run again.
+        hint = ResumeSweep(next_one.run_id) if is_over(next_one.state) else ShowSweep(next_one.run_id)
+        message = f"sweep {ended.run_id} was continued as sweep {next_one.run_id}."
+        raise RunFailed(message, code="sweep_continued", hint=hint)
+    if error is not None:
+        # If an outdated copy were used, trials that ended after it was made would be repeated.
+        raise error
     if not ended.has_ended:
-        raise RunFailed(f"sweep {ended.run_id} has not ended.", code="run_alive", hint="Stop it first.")
+        hints: Advice = ("There is nothing to resume.", ShowSweep(ended.run_id), StopSweep(ended.run_id))
+        if ended.state == RunState.STOPPING.value:
+            hints = ("Resume it once it has ended.", ShowSweep(ended.run_id))
+        raise RunFailed(f"sweep {ended.run_id} is {ended.state}.", code="run_alive", hint=hints)
     copies = SweepCopies(desktop.home.sweeps)
     table, study = copies.table(ended.run_id), copies.study(ended.run_id)
     packed = "" if study is None else base64.b64encode(zlib.compress(study, 9)).decode()
@@ -67,6 +81,34 @@ def resume_sweep(
         booking=booking,
         arguments=("resume", ended.run_id),
         study=packed,
-        same_code_as=None if new_code else record.snapshot,
+        continues=ended.run_id,
+        same_code_as=None if new_code else record.code_root,
         verb="sweeps",
     )
+
+
+def _continuation(desktop: Desktop, run_id: str) -> RunRecord | None:
+    """Returns the newest of the sweeps that continue a sweep one after the other, or None if none does.
+
+    Raises HostError if it is not known whether one of them has begun.
+    """
+    newest_first = desktop.history.records()
+    by_predecessor = {record.restarted_from: record for record in reversed(newest_first) if record.sweep}
+    found = None
+    while (record := by_predecessor.pop(run_id, None)) is not None:
+        if not record.is_confirmed and not _has_begun(desktop, record):
+            break
+        found, run_id = record, record.run_id
+    return found
+
+
+def _has_begun(desktop: Desktop, record: RunRecord) -> bool:
+    """Returns whether the primary knows a run whose start it has not confirmed."""
+    run = next(run for run in list_runs({}, desktop.history) if run.run_id == record.run_id)
+    try:
+        ask_run(run, link_to_primary(desktop.fleet, run))
+    except AgentRefused as refusal:
+        if refusal.code == "no_run":
+            return False
+        raise
+    return True

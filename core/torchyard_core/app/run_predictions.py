@@ -14,6 +14,7 @@ from torchyard_core.advisor.candidates import layout_of
 from torchyard_core.advisor.corrections import Correction, Ratios, Scope, corrections_of
 from torchyard_core.advisor.fleet_hosts import advised_fleet
 from torchyard_core.advisor.profile import ChosenProfiles, choose_profiles, program_name
+from torchyard_core.advisor.profile_run import program_settings
 from torchyard_core.advisor.run_comparison import PredictedStep, RunComparison, measured_step, predicted_step, ratios
 from torchyard_core.app.profile_script import profile_cache
 from torchyard_core.errors import FileProblem
@@ -23,6 +24,7 @@ from torchyard_core.launch.bandwidth_cache import BandwidthCache
 from torchyard_core.launch.runs.history import History, RunRecord
 from torchyard_core.launch.runs.known_runs import is_over
 from torchyard_core.launch.runs.recorded_plan import recorded_plan
+from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Launcher, Program, Topology
 from torchyard_core.topology.placement.planner import Slot
@@ -72,8 +74,12 @@ class RunPredictor:
         if found is None or measured is None:
             return None
         predicted, profiles = found
-        has_same_files = all(profile.snapshot == record.snapshot for profile in profiles.by_kind.values())
-        return RunComparison(predicted.median, measured, len(predicted.compute_s), has_same_files)
+        settings = _settings(record)
+        is_same = all(
+            profile.snapshot == record.code_root and profile.has_settings(settings)
+            for profile in profiles.by_kind.values()
+        )
+        return RunComparison(predicted.median, measured, len(predicted.compute_s), is_same)
 
     def _predicted(self, record: RunRecord) -> tuple[PredictedStep, ChosenProfiles] | None:
         topology_and_places = _placed(record, self._facts)
@@ -106,8 +112,8 @@ def corrections_from_history(
 
     Args:
         program: Only runs with this program's script, arguments and environment are used.
-        snapshots: Only runs with these snapshots are used: those that were profiled, and the working folder's current
-            one.
+        snapshots: Only runs with these hashes of their files (`launch.snapshot.code_root`) are used: those that were
+            profiled, and the working folder's current one.
     """
     found: list[Ratios] = []
     for record in _ended_runs(history, snapshots):
@@ -125,8 +131,14 @@ def corrections_from_history(
 
 def _ended_runs(history: History, snapshots: Collection[str | None]) -> Iterator[RunRecord]:
     for record in history.records():
-        if is_over(record.state) and record.metrics and record.snapshot in snapshots and not record.sweep:
+        if is_over(record.state) and record.metrics and record.code_root in snapshots and not record.sweep:
             yield record
+
+
+def _settings(record: RunRecord) -> str:
+    """Returns the hash of a run's arguments, environment and setup. The record's topology must be readable."""
+    topology = topology_from_text(record.topology).topology
+    return "" if topology is None else program_settings(topology)
 
 
 def _essence(program: Program) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from torchyard_core.cli.table_layout import lay_out
 from torchyard_core.errors import TorchyardError
 from torchyard_core.text_sanitizer import log_line, one_line, printable, printable_json
 
@@ -130,14 +132,16 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints columns as wide as their widest cell.
 
-    Cells are neither cut nor wrapped, so tools such as grep find them.
+    On a terminal that is too narrow, cells are wrapped and rows folded. Otherwise each row is one line, so that tools
+    such as grep find its cells.
     """
-    cells = [list(headings), *[list(map(one_line, row)) for row in rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
-    bold = sys.stdout.isatty()
-    for number, row in enumerate(cells):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        typer.echo(typer.style(line, bold=True) if bold and number == 0 else line)
+    is_terminal = sys.stdout.isatty()
+    columns = shutil.get_terminal_size((0, 0)).columns if is_terminal else 0
+    titles, lines = lay_out(headings, [list(map(one_line, row)) for row in rows], columns or None)
+    for title in titles:
+        typer.echo(typer.style(title, bold=True) if is_terminal else title)
+    for line in lines:
+        typer.echo(line)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
 from torchyard_core.launch.runs.history import RunRecord, new_run_id
-from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
+from torchyard_core.launch.snapshot import Listing, Snapshot, code_root, take_snapshot
 from torchyard_core.launch.snapshot_upload import upload_to_all
 from torchyard_core.launch.submission import prepare, start, take_back
 from torchyard_core.launch.warm_start import early_imports, imports_package, start_early
@@ -111,10 +111,14 @@ class Launch:
     """The links to all hosts that may hold resources for this launch."""
     _root: str | None = None
     """The root hash of the run's code, once it was sent."""
+    _code: str | None = None
+    """The hash of the program's files among them."""
 
     def __post_init__(self) -> None:
         self._progress = LaunchProgress(self.on_event, self.on_check, self.on_progress)
         self._over = Event()
+        if self.again is not None:
+            self._code = self.again.code
 
     def cancel(self) -> None:
         """Asks `run()` to stop as soon as possible and to undo the launch."""
@@ -268,6 +272,7 @@ class Launch:
             as_of=now,
             topology=self._text(),
             snapshot=started.snapshot,
+            code=self._code,
             workdir=str(self._folder or ""),
             lineage=self._lineage,
             planned=self._planned(started.plan),
@@ -338,6 +343,7 @@ class Launch:
         hashes = self.caches / "files" if self.caches is not None else None
         snapshot = take_snapshot(folder, program.exclude, self._progress.cancelled, hashes, ask_about_size)
         self._progress.stop_if_cancelled()
+        self._code = code_root(snapshot, self.topology)
         return snapshot
 
     def _record(self, planned: Plan, reserved: Reservation, early: tuple[str, ...]) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class EndedRun:
     """The host whose record describes the run; empty if this desktop launched it."""
     early_imports: tuple[str, ...] = ()
     """The modules that the launch of this run allowed the ranks' interpreters to import before the code arrived."""
+    code: str | None = ""
+    """Hash of the program's files, as in `RunRecord.code`."""
     from_beginning: bool = False
     """Whether the new run begins at the first step, with checkpoints of its own, instead of the newest checkpoint."""
 
@@ -221,7 +223,7 @@ def _from_history(
         message = f"this version cannot read the topology that run {own.run_id} was launched with."
         raise RunFailed(message, code="run_forgotten", hint=LaunchTopology())
     known = own.run_id, own.lineage or own.run_id, own.name, source, source.topology, own.snapshot, links
-    return EndedRun(*known, early_imports=_early_imports(answers))
+    return EndedRun(*known, early_imports=_early_imports(answers), code=own.code)
 
 
 def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ They concern ranges, settings that do not match their kind, and samplers that ca
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from math import inf
 
 from torchyard_core.formatting import counted
-from torchyard_core.problems import Finding, Findings, did_you_mean, error_finding
+from torchyard_core.problems import Finding, Findings, Place, error_finding, near_miss
 from torchyard_core.sweeps.model import (
     MAX_STEPS,
     MAX_TRIALS,
@@ -24,6 +25,8 @@ from torchyard_core.topology.model import Topology
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{params\.([^{}]*)\}")
+SIMILAR = 0.5
+"""Cutoff for misspelt parameters, which is that of two interchanged letters: names such as `lr` are short."""
 _OF_SAMPLERS = {"startup_trials": (SamplerKind.TPE, SamplerKind.CMA_ES)}
 _OF_PRUNERS = {
     "startup_trials": (PrunerKind.MEDIAN,),
@@ -60,29 +63,50 @@ def check_search(search: Search) -> Findings:
 
 
 def check_arguments(search: Search, topology: Topology) -> Findings:
-    """Yields an error for each parameter that no argument of the topology uses, and each unknown `{params.NAME}`."""
-    program = topology.program
-    words = [*program.command, *program.args, *(word for pool in topology.pools for word in pool.args)]
-    used = {name for word in words for name in _PLACEHOLDER.findall(word)}
+    """Yields an error for each parameter that no argument of the topology uses.
+
+    A parameter whose misspelt name an argument contains is not reported, since `check_placeholders` reports that name.
+    """
+    used = {name for _, word in _arguments(topology) for name in _PLACEHOLDER.findall(word)}
+    misspelt = {near_miss(name, search.parameters, SIMILAR) for name in used - set(search.parameters)}
     for name in search.parameters:
-        if name not in used:
+        if name not in used and name not in misspelt:
             message = (
                 f"no argument of the topology contains {{params.{name}}}, so {name} would not change the trials; "
                 "add it to `args` of the program or of a pool"
             )
             yield error_finding("parameter-unused", message, "parameters", name)
-    for name in sorted(used - set(search.parameters)):
-        hint = did_you_mean(name, search.parameters)
-        message = f"the topology's argument {{params.{name}}} is no parameter of the search{hint}"
-        yield error_finding("parameter-unknown", message, "parameters")
+
+
+def check_placeholders(search: Search, topology: Topology, source: str) -> Findings:
+    """Yields an error for each unknown `{params.NAME}` in the topology's arguments. Places are those in the topology.
+
+    `source` is the name of the search file for messages.
+    """
+    for place, word in _arguments(topology):
+        for name in dict.fromkeys(_PLACEHOLDER.findall(word)):
+            if name in search.parameters:
+                continue
+            close = near_miss(name, search.parameters, SIMILAR)
+            known = ", ".join(search.parameters)
+            hint = f"did you mean {{params.{close}}}?" if close is not None else f"its parameters are {known}"
+            message = f"{{params.{name}}} is no parameter of {source}; {hint}"
+            yield error_finding("parameter-unknown", message, *place)
 
 
 def uses_parameters(topology: Topology) -> str | None:
     """Returns the first `{params.NAME}` in the topology's arguments, which only a sweep replaces, or None."""
-    program = topology.program
-    words = [*program.command, *program.args, *(word for pool in topology.pools for word in pool.args)]
-    found = next((match for word in words if (match := _PLACEHOLDER.search(word))), None)
+    found = next((match for _, word in _arguments(topology) if (match := _PLACEHOLDER.search(word))), None)
     return found[0] if found is not None else None
+
+
+def _arguments(topology: Topology) -> Iterator[tuple[Place, str]]:
+    """Yields the arguments in which parameters are replaced, with their places in the topology."""
+    program = topology.program
+    for key, words in (("command", program.command), ("args", program.args)):
+        yield from ((("program", key, number), word) for number, word in enumerate(words))
+    for index, pool in enumerate(topology.pools):
+        yield from ((("pools", index, "args", number), word) for number, word in enumerate(pool.args))
 
 
 def _check_parameter(name: str, parameter: Parameter) -> Findings:
@@ -151,7 +175,8 @@ def _check_sampler(search: Search) -> Findings:
                 else:
                     is_uniform = parameter.distribution is Distribution.UNIFORM
                     problem = f"is {parameter.distribution}"
-                    hint = "give it a `step`" if is_uniform else "list its values"
+                    listed = "set its `distribution` to categorical and list its `values`"
+                    hint = f"give it a `step`, or {listed}" if is_uniform else listed
                 message = f"a grid needs a finite list of values, but {name} {problem}; {hint}"
                 yield error_finding("no-grid", message, "parameters", name)
         points = search.grid_points

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
-from torchyard_core.problems import MAX_PROBLEMS, Place, Problem
+from torchyard_core.problems import MAX_PROBLEMS, Findings, Place, Problem
 from torchyard_core.sweeps.model import Search
-from torchyard_core.sweeps.search_checks import check_arguments, check_search
-from torchyard_core.topology.model import Topology
+from torchyard_core.sweeps.search_checks import check_arguments, check_placeholders, check_search
+from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.model import FrozenModel, Topology
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_core.yaml_io.parser import shown
 from torchyard_core.yaml_io.writer import dump_yaml
@@ -33,20 +35,39 @@ class SearchFile:
     def check(self, topology: Topology | None = None) -> tuple[Problem, ...]:
         """Returns the problems of reading and of the search, sorted by line and column.
 
-        With `topology`, the use of the parameters in its arguments is also checked.
+        With `topology`, the parameters that its arguments do not use are problems too.
         """
         found = list(self.problems)
         if self.search is not None:
             checks = [check_search(self.search)]
             if topology is not None:
                 checks.append(check_arguments(self.search, topology))
-            data = self.search.model_dump(mode="json")
-            document = self.document
-            for one in islice(chain.from_iterable(checks), MAX_PROBLEMS):
-                line, column = document.line(one.place), document.column(one.place)
-                path = shown(one.place, data)
-                found.append(Problem(one.severity, one.code, one.message, line, path, column=column))
+            found += _problems(chain.from_iterable(checks), self.document, self.search)
         return tuple(sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0)))
+
+    def check_topology(self, source: TopologyFile) -> tuple[Problem, ...]:
+        """Returns the problems that a valid topology has with this search: parameters that are unknown here."""
+        if self.search is None or source.topology is None:
+            return ()
+        found = check_placeholders(self.search, source.topology, self.source)
+        return tuple(_problems(found, source.document, source.topology))
+
+
+def _problems(findings: Findings, document: Document, model: FrozenModel) -> list[Problem]:
+    """Returns the first problems, with their lines and columns in a document that contains a model."""
+    data = model.model_dump(mode="json")
+    return [
+        Problem(
+            *(one.severity, one.code, one.message, document.line(one.place), shown(one.place, data)),
+            column=document.column(one.place),
+        )
+        for one in islice(findings, MAX_PROBLEMS)
+    ]
+
+
+def is_search(data: Any) -> bool:
+    """Returns whether the data of a YAML document is that of a search file and not of a topology."""
+    return isinstance(data, dict) and "pools" not in data and not {"parameters", "objective"}.isdisjoint(data)
 
 
 def read_search(path: Path | str) -> SearchFile:
@@ -56,7 +77,11 @@ def read_search(path: Path | str) -> SearchFile:
 
 def search_from_text(text: str, source: str = "search") -> SearchFile:
     """Reads a search from text. Raises FileProblem for invalid YAML."""
-    document = parse_document(text, source)
+    return search_from_document(parse_document(text, source))
+
+
+def search_from_document(document: Document) -> SearchFile:
+    """Returns the search in a parsed document."""
 
     def column(place: Place) -> int | None:
         return document.column(place)

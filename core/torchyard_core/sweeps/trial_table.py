@@ -78,6 +78,15 @@ class SweepTable:
     def count(self, *states: str) -> int:
         return sum(trial.state in states for trial in self.trials)
 
+    def results(self) -> dict[str, Any]:
+        """Returns the numbers of trials by state, and the best trial, for machine-readable output."""
+        best = self.best
+        return {
+            "wanted": self.wanted,
+            **{state: self.count(state) for state in ("complete", "failed", "pruned", "interrupted", "running")},
+            "best": None if best is None else {"trial": best.trial, "value": best.value, "params": dict(best.params)},
+        }
+
     def trial(self, number: str) -> Trial | None:
         return next((trial for trial in self.trials if trial.trial == number), None)
 

@@ -63,11 +63,13 @@ def value_of(trial: Trial) -> float | None:
 
 
 def progress(table: SweepTable) -> list[str]:
-    """Returns how many trials have ended, how many have failed, and the best one."""
+    """Returns how many trials have ended, how many have failed or were interrupted, and the best one."""
     done = table.count("complete", "failed", "pruned")
     parts = [translate("Sweeps", "{done} of {wanted} trials").format(done=done, wanted=table.wanted)]
     if failed := table.count("failed"):
         parts.append(translate("Sweeps", "{count} failed").format(count=failed))
+    if interrupted := table.count("interrupted"):
+        parts.append(translate("Sweeps", "{count} interrupted").format(count=interrupted))
     if (best := table.best) is not None:
         text = translate("Sweeps", "best: trial {trial}, {metric} {value}")
         parts.append(text.format(trial=best.trial, metric=table.metric, value=amount(best.value)))

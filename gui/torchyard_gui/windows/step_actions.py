@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.runs.page import RunsPage
+    from torchyard_gui.sweeps.page import SweepsPage
     from torchyard_gui.topology.page import TopologyPage
 
 
@@ -48,6 +49,9 @@ class StepActions:
             steps.SetField: self._show_field,
             steps.ListRuns: lambda step: self._runs,
             steps.StopRun: lambda step: self._runs.stop_run(step.run_id),
+            steps.ShowSweep: lambda step: self._sweeps.show_sweep(step.run_id),
+            steps.ResumeSweep: lambda step: self._sweeps.show_sweep(step.run_id),
+            steps.WriteTrial: lambda step: self._sweeps.show_sweep(step.run_id),
             steps.ShowLogs: lambda step: self._runs.show_logs(step.run_id),
             steps.BookGpus: self._book,
             steps.ChangeBooking: lambda step: self._bookings.show_booking(step.booking_id),
@@ -72,6 +76,10 @@ class StepActions:
     @property
     def _runs(self) -> RunsPage:
         return cast("RunsPage", self._window.show_page("runs"))
+
+    @property
+    def _sweeps(self) -> SweepsPage:
+        return cast("SweepsPage", self._window.show_page("sweeps"))
 
     @property
     def _bookings(self) -> BookingsPage:

@@ -222,3 +222,20 @@ else:
         assert starts(cluster) == ["1", "2", "3", "4"]
 
     run_scenario(scenario)
+
+
+def test_a_sweep_whose_trials_never_report_the_objective_fails_and_says_what_they_report(
+    run_scenario: Callable[[Scenario], None],
+) -> None:
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        program = "report(step=1, accuracy=0.5)"
+        await begin(cluster, sweep_of(cluster, SEARCH % 2, program, [["gpu-a"]]))
+        await eventually(lambda: a.process.poll() is not None, 60)
+        reason = "all 2 trials have failed: the objective loss was never reported; reported were: accuracy, step"
+        assert (a.ended()["state"], a.ended()["reason"]) == ("failed", reason), a.output("coordinator-0")
+        assert table_of(a)["state"] == "finished"
+        assert starts(cluster) == ["1", "2"]
+        assert not any(event["event"] == "gang_restart" for event in a.journal())
+
+    run_scenario(scenario)

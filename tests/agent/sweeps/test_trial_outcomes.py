@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from torchyard_agent.sweeps.trial_outcomes import Measurement, Outcome, measurement, outcome
+import pytest
+
+from torchyard_agent.sweeps.trial_outcomes import Measurement, Outcome, measurement, outcome, sweep_failure
 
 SUCCEEDED = {"state": "succeeded", "reason": "", "ended": True, "metrics": {"worker-0": {"loss": 0.5, "step": 9}}}
 
@@ -32,3 +34,19 @@ def test_a_stopped_trial_was_pruned_interrupted_or_stopped_by_a_user() -> None:
     assert decide(stopped, pruned=True).state == "pruned"
     assert decide(stopped, stopping=True).state == "interrupted"
     assert decide(stopped) == Outcome("failed", None, "stopped by kim")
+
+
+@pytest.mark.parametrize(
+    ("states", "causes", "expected"),
+    [
+        ([], [], ""),
+        (["failed", "complete", "pruned"], ["x"], ""),
+        (["failed"], ["x"], "the only trial has failed: x"),
+        (["failed"] * 3, ["x"] * 3, "all 3 trials have failed: x"),
+        (["failed"] * 3, ["y", "x", "x"], "all 3 trials have failed, 2 of them because: x"),
+        (["pruned", "failed"], ["x"], "no trial is complete: 1 failed, and the pruner ended 1: x"),
+        (["pruned"], [], "no trial is complete: 0 failed, and the pruner ended 1"),
+    ],
+)
+def test_a_sweep_without_a_complete_trial_has_failed(states: list[str], causes: list[str], expected: str) -> None:
+    assert sweep_failure(states, causes) == expected

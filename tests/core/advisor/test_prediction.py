@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.advisor.samples import MEGABIT, advised, profile
-from torchyard_core.advisor.corrections import Correction
+from torchyard_core.advisor.corrections import Correction, Ratios, Scope, corrections_of
 from torchyard_core.advisor.prediction import AdvisedHost, Layout, Prediction, predict
 from torchyard_core.advisor.trainer_compute import trainer_compute
 from torchyard_core.topology.model import Strategy, StrategyKind
@@ -62,6 +62,40 @@ def test_steps_that_compute_long_are_as_long_as_their_computing(kind: str) -> No
     assert found.bottleneck.startswith("computing on host-0")
     assert found.samples_s == pytest.approx(4 * 32 / found.step_s)
     assert found.low < found.samples_s < found.high
+
+
+def on_one_host(kind: str, trainers: int, servers: int) -> Layout:
+    groups = [(0,)] * trainers if kind in ("downpour", "hogwild", "diloco") else [(0,) * trainers]
+    serves = kind in ("sandblaster", "downpour", "reduction_server")
+    return Layout(Strategy(kind=StrategyKind(kind)), tuple(groups), (0,) * servers if serves else ())
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "reduction_server", "sandblaster", "downpour", "hogwild", "diloco"])
+@pytest.mark.parametrize("megabytes", [0.01, 60, 400])
+@pytest.mark.parametrize("compute_s", [0.001, 0.02, 0.2])
+def test_the_bottleneck_on_one_host_is_no_link_and_belongs_to_the_longest_part(
+    kind: str, megabytes: float, compute_s: float
+) -> None:
+    for trainers, servers in ((2, 1), (4, 2)):
+        of = profile(compute_s=compute_s, megabytes=megabytes, spread_s=compute_s / 10, optimizer_s=compute_s / 20)
+        found = predict(on_one_host(kind, trainers, servers), advised(1, of=of))
+        assert "link" not in found.bottleneck
+        assert not found.bytes_by_host
+        overlaps = kind not in ("sandblaster", "all_reduce", "reduction_server")
+        if found.exchange_s > found.compute_s:
+            assert found.bottleneck.startswith(("CPU of host-0", "small messages"))
+        elif not overlaps and found.exchange_s < found.compute_s / 2:
+            assert found.bottleneck.startswith("computing on host-0")
+
+
+def test_the_bottleneck_of_sandblaster_belongs_to_the_longest_part_even_if_its_links_share_it() -> None:
+    # Pushes and pulls take longer together than computing, and each of them less.
+    of = profile(compute_s=0.0, spread_s=0.0)
+    exchange_s = predict(layout("sandblaster", 4, 4), advised(8, of=of)).exchange_s
+    of = profile(compute_s=0.97 * exchange_s, spread_s=0.0)
+    found = predict(layout("sandblaster", 4, 4), advised(8, of=of))
+    assert found.exchange_s > found.compute_s
+    assert found.bottleneck.startswith("link of host-")
 
 
 @pytest.mark.parametrize(
@@ -151,3 +185,19 @@ def test_a_correction_scales_the_parts_of_a_step_and_what_follows_from_them() ->
     assert plain.bottleneck.startswith("link of")
     much = predict(ring, hosts, Correction(compute=2.0, exchange=0.5, runs=1))
     assert much.bottleneck.startswith("computing on")
+
+
+def test_the_interval_covers_the_differences_between_past_runs() -> None:
+    scope = Scope.of(StrategyKind.ALL_REDUCE, ["64 CPUs"])
+
+    def corrected(*compute: float) -> Prediction:
+        found = corrections_of([Ratios(scope, factor, None) for factor in compute])
+        return predict(layout("all_reduce", 4), advised(4, of=profile(compute_s=10.0)), found[scope])
+
+    def width(prediction: Prediction) -> float:
+        return (prediction.high - prediction.low) / prediction.samples_s
+
+    one, equal, different = corrected(1.0), corrected(1.0, 1.001), corrected(0.9, 1.0, 1.1)
+    assert width(one) == pytest.approx(width(equal), rel=0.01)
+    assert different.samples_s == pytest.approx(one.samples_s)
+    assert width(different) == pytest.approx(5 * width(one), rel=0.1)

@@ -8,9 +8,18 @@ import pytest
 
 from tests.core.advisor.samples import NOW, cpu_hosts, profile
 from tests.core.examples import host
-from torchyard_core.advisor.profile import ProfileCache, choose_profiles, read_profile
+from torchyard_core.advisor.profile import Profile, ProfileCache, choose_profiles, read_profile
+from torchyard_core.advisor.profile_run import program_settings
 from torchyard_core.advisor.trainer_compute import MIB, trainer_compute
 from torchyard_core.errors import FileProblem
+from torchyard_core.topology.file import topology_from_text
+
+TOPOLOGY = """\
+version: 1
+name: digits
+pools: [{name: workers, role: worker, replicas: 1}]
+program: {script: train.py, args: [--epochs, "2"]}
+"""
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -46,6 +55,25 @@ def test_a_profile_of_other_files_is_used_and_said_with_its_age() -> None:
     [remark] = chosen.remarks
     assert remark == ("The profile of 64 CPUs was measured 1 h ago with other files than the working folder has now.")
     assert choose_profiles([profile()], "root", cpu_hosts(1), NOW).remarks == ()
+
+
+def test_a_profile_of_other_arguments_is_used_and_said() -> None:
+    topology = topology_from_text(TOPOLOGY).topology
+    other = topology_from_text(TOPOLOGY.replace("replicas: 1", "replicas: 1, env: {BATCH: '64'}")).topology
+    more = topology_from_text(TOPOLOGY.replace("replicas: 1", "replicas: 4")).topology
+    assert topology is not None
+    assert other is not None
+    assert more is not None
+    assert program_settings(topology) == program_settings(more) != program_settings(other)
+    measured = profile().model_copy(update={"settings": program_settings(topology)})
+
+    def remarks(found: Profile, settings: str) -> tuple[str, ...]:
+        return choose_profiles([found], "root", cpu_hosts(1), NOW, settings).remarks
+
+    assert remarks(measured, program_settings(more)) == remarks(profile(), program_settings(other)) == ()
+    assert remarks(measured, program_settings(other)) == (
+        "The profile of 64 CPUs was measured 1 h ago with other arguments or environment than the topology has now.",
+    )
 
 
 def test_a_fleet_without_hosts_of_the_profiled_kind_counts_as_of_that_kind() -> None:

@@ -17,6 +17,7 @@ from torchyard_core.home import Home
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown
 from torchyard_core.launch.runs.history import RunRecord
+from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.topology.file import TopologyFile, topology_from_text
 
 TOPOLOGY = """
@@ -125,7 +126,7 @@ def test_all_problems_of_a_topology_are_reported_before_any_host_is_asked(deskto
 def test_a_restart_reports_each_host_that_does_not_answer(desktop: Desktop) -> None:
     record = RunRecord("run-a", "digits", "digits.yaml", "gpu-b", ("gpu-b", "gpu-a"), "2026-11-22T09:00:00Z", "failed")
     errors: list[Exception] = []
-    ended: Any = SimpleNamespace(run_id="run-a", primary="gpu-b", hosts=record.hosts, name="digits")
+    ended = KnownRun("run-a", "digits", "failed", "", "", "gpu-b", record.hosts, is_fresh=True)
     with pytest.raises(Unreachable, match="primary host gpu-b of run run-a is not in the fleet file"):
         RestartRun(desktop, ended, LaunchCallbacks(on_host_error=errors.append)).run()
     assert [type(error) for error in errors] == [AgentMissing, Unreachable]

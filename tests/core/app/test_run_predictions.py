@@ -13,7 +13,7 @@ from tests.core.app.past_runs import FLEET, TOPOLOGY, known_hosts, past_run
 from torchyard_core.advisor.profile import Profile
 from torchyard_core.advisor.recommendation import Advice
 from torchyard_core.app.advise import AdviceOptions, advise_topology
-from torchyard_core.app.profile_script import profile_cache, snapshot_root
+from torchyard_core.app.profile_script import profile_cache, program_root
 from torchyard_core.app.run_predictions import RunPredictor
 from torchyard_core.fleet.inventory import read_fleet
 from torchyard_core.home import Home
@@ -151,8 +151,23 @@ def test_a_damaged_record_is_ignored(home: Home, work: Path) -> None:
 
 def test_a_run_with_the_files_of_the_working_folder_counts_too(home: Home, work: Path) -> None:
     before = parts(advice(home, work))
-    past_run(home, "run-0", work, compute=1.5, snapshot=snapshot_root(read_topology(work / "topology.yaml"), home))
+    past_run(home, "run-0", work, compute=1.5, snapshot=program_root(read_topology(work / "topology.yaml"), home))
     assert parts(advice(home, work))["compute"] == pytest.approx(1.5 * before["compute"])
+
+
+def test_documents_written_beside_the_script_make_a_profile_no_older(home: Home, work: Path) -> None:
+    root = program_root(read_topology(work / "topology.yaml"), home)
+    current = PROFILE.model_copy(update={"snapshot": root})
+    record = past_run(home, "run-0", work, snapshot="a snapshot with other documents", code=root)
+    profile_cache(home).keep(work, current)
+    (work / "profile.json").write_text(current.as_text())
+    (work / "other.yaml").write_text(OTHER_STRATEGY)
+    (work / "topology.yaml").write_text(TOPOLOGY.replace("replicas: 2", "replicas: 1"))
+    assert not any("with other files" in remark for remark in advice(home, work).remarks)
+    assert is_corrected(advice(home, work))
+    assert compared(home, record).has_same_files
+    (work / "train.py").write_text("import torchyard_roles as ty\n")
+    assert any("with other files" in remark for remark in advice(home, work).remarks)
 
 
 def compared(home: Home, record: RunRecord) -> Any:

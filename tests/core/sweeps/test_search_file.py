@@ -99,19 +99,45 @@ def test_a_grid_has_no_more_trials_than_points() -> None:
     ]
 
 
-def test_the_arguments_use_each_parameter() -> None:
-    topology = topology_from_text(
-        "version: 1\nname: x\npools: [{name: w, role: worker, replicas: 1, args: ['{params.depht}']}]\n"
-        "program: {script: a.py, args: ['--lr={params.lr}', '{params.batch}']}\n"
-    ).topology
+TOPOLOGY = """\
+version: 1
+name: x
+pools: [{name: w, role: worker, replicas: 1, args: ['{params.depht}']}]
+program:
+  script: a.py
+  args: ['--lr={params.lr}', '{params.batch}', '{params.momentum}']
+"""
+
+
+def test_each_parameter_of_an_argument_is_in_the_search() -> None:
+    source = topology_from_text(TOPOLOGY, "t")
+    assert [problem.printed("t") for problem in search_from_text(EXAMPLE, "s").check_topology(source)] == [
+        "t:6:48: error parameter-unknown {params.momentum} is no parameter of s; its parameters are lr, batch, depth",
+        "t:3:53: error parameter-unknown {params.depht} is no parameter of s; did you mean {params.depth}?",
+    ]
+    assert search_from_text("version: 2\n", "s").check_topology(source) == ()
+
+
+def test_each_parameter_is_in_an_argument() -> None:
+    topology = topology_from_text(TOPOLOGY.replace("{params.batch}", "32")).topology
     assert topology is not None
-    found = [problem.printed("s") for problem in search_from_text(EXAMPLE).check(topology)]
-    assert found == [
-        "s:3:1: error parameter-unknown the topology's argument {params.depht} is no parameter of the search; did you "
-        "mean `depth`?",
-        "s:8:10: error parameter-unused no argument of the topology contains {params.depth}, so depth would not "
+    # The misspelt `depht` is an error of the topology, and not also one of `depth`.
+    assert [problem.printed("s") for problem in search_from_text(EXAMPLE).check(topology)] == [
+        "s:5:3: error parameter-unused no argument of the topology contains {params.batch}, so batch would not "
         "change the trials; add it to `args` of the program or of a pool",
     ]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "hint"),
+    [
+        ("log_uniform, low: 1e-4, high: 0.1", "is log_uniform; set its `distribution` to categorical and list its"),
+        ("uniform, low: 0, high: 0.1", "is uniform; give it a `step`, or set its `distribution` to categorical"),
+    ],
+)
+def test_a_grid_with_a_continuous_range_names_the_distribution_to_use(parameter: str, hint: str) -> None:
+    text = EXAMPLE.replace("log_uniform, low: 1e-4, high: 0.1", parameter).replace("kind: tpe", "kind: grid")
+    assert any(hint in line and "`values`" in line for line in problems(text)), problems(text)
 
 
 def test_text_that_is_not_yaml_is_an_error_with_its_line() -> None:

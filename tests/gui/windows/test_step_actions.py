@@ -132,6 +132,9 @@ DONE: list[tuple[NextStep, Callable[[MainWindow], bool]]] = [
     ),
     (steps.SetField("program.exclude"), has_field_focus),
     (steps.ListRuns(), shows("runs")),
+    (steps.ShowSweep("s-1"), shows("sweeps")),
+    (steps.ResumeSweep("s-1"), shows("sweeps")),
+    (steps.WriteTrial("s-1"), shows("sweeps")),
     (
         steps.ShowLogs(FAILED_RUN),
         lambda window: (

@@ -168,6 +168,8 @@ class StopRequested(NamedTuple):
 
     reason: str
     force: bool = False
+    is_failure: bool = False
+    """Whether the run has failed, as a sweep without a complete trial has, and was not stopped."""
 
 
 class TimerFired(NamedTuple):

@@ -208,7 +208,7 @@ def _on_host_returned(step: Step, event: events.HostReturned) -> None:
 
 def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
     if step.run.outcome is None:
-        step.set(outcome=RunState.STOPPED, chosen=True)
+        step.set(outcome=RunState.FAILED if event.is_failure else RunState.STOPPED, chosen=True)
         step.record_run(RunState.STOPPING, event.reason)
         step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
     elif event.force:  # The run is already ending. A forced stop ends the grace period.

@@ -34,6 +34,8 @@ _PEER_LOST = re.compile(
 
 _INCURABLE = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
 """Errors of torchyard_roles for which a restart cannot help, because the script or the topology is wrong."""
+_SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError)\b")
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line \d+(?:, in (?P<function>.+))?$')
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:
@@ -43,7 +45,8 @@ def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = 
     if code < 0:
         return _of_signal(-code, quoted, out_of_memory=out_of_memory)
     if quoted:
-        return Cause(f"exited with {code}: {quoted}", bool(_PEER_LOST.search(quoted)), not _INCURABLE.search(quoted))
+        is_curable = not _INCURABLE.search(quoted) and not (_SYNTAX_ERROR.match(quoted) and has_broken_code(tail))
+        return Cause(f"exited with {code}: {quoted}", bool(_PEER_LOST.search(quoted)), is_curable)
     last = last_line(tail)
     if last:
         return Cause(f"exited with {code}; its last line was: {last}", bool(_PEER_LOST.search(last)))
@@ -94,6 +97,31 @@ def last_exception(text: str) -> str:
         if line.lstrip().startswith("what():"):
             return _shortened(line.lstrip()[len("what():") :].strip())
     return ""
+
+
+def has_broken_code(text: str) -> bool:
+    """Returns whether the last syntax error in a text is that of a file which the program reads when it starts.
+
+    That file is the script, or a module that is imported at the top level of the script or of another module. It is the
+    same in every restart, unlike text that the program evaluates later.
+    """
+    lines = _plain_lines(text)
+    last = max((number for number, line in enumerate(lines) if _SYNTAX_ERROR.match(line)), default=0)
+    frames = []
+    for line in reversed(lines[:last]):
+        if line and not line[0].isspace():
+            break
+        if (frame := _FRAME.match(line)) is not None:
+            frames.append((frame["file"], frame["function"]))
+    if not frames:
+        return False
+    (file, function), *callers = frames
+    return function is None and not file.startswith("<") and all(_is_import(*caller) for caller in callers)
+
+
+def _is_import(file: str, function: str | None) -> bool:
+    """Returns whether a frame is the top level of a module, or part of Python's own import of one."""
+    return function == "<module>" or file.startswith("<frozen ") or os.path.basename(file) == "runpy.py"
 
 
 def last_line(text: str) -> str:

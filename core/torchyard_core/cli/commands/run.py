@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,8 +159,11 @@ def launch_and_follow(
     *,
     detach: bool,
     as_json: bool,
+    complete: Callable[[StartedRun, Event], Event] = lambda started, ended: ended,
 ) -> None:
     """Launches a run, and follows it to its end unless `detach`.
+
+    `complete` returns the run's last event as it is shown.
 
     Raises errors of the launch, or typer.Exit(1) if the run does not succeed or the output cannot be written.
     """
@@ -190,7 +193,7 @@ def launch_and_follow(
                 remark(f"Follow it with `torchyard runs logs -f {started.run_id}`.")
             return
         try:
-            ended = follow(started, fleet, view, interrupts, as_json=as_json)
+            ended = follow(started, fleet, view, interrupts, complete, as_json=as_json)
         except OSError as error:  # Errors of hosts are HostErrors, so an OSError concerns the command's own output.
             discard_output()
             gone = isinstance(error, BrokenPipeError)  # The program that reads the pipe has closed it, as `head` does.
@@ -231,7 +234,15 @@ def checked_name(name: str) -> str:
     )
 
 
-def follow(started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:
+def follow(
+    started: StartedRun,
+    fleet: Fleet,
+    view: RunView,
+    interrupts: Interrupts,
+    complete: Callable[[StartedRun, Event], Event],
+    *,
+    as_json: bool,
+) -> Event | None:
     """Shows the run until its end. Returns its last event, or None if the user left the run running."""
     from torchyard_core.cli.views.replica_logs import ChiefLog
 
@@ -241,6 +252,7 @@ def follow(started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interru
         ended = follow_events(started, fleet, view, interrupts, log, as_json=as_json)
     log.raise_failure()
     if ended is not None:
+        ended = complete(started, ended)
         view.show(ended)
     return ended
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchyard_core.cli.commands.run import booking_options, callbacks_for, checked_name, launch_and_follow, view_for
-from torchyard_core.cli.context import command_context
+from torchyard_core.cli.commands.run import (
+    Event,
+    booking_options,
+    callbacks_for,
+    checked_name,
+    launch_and_follow,
+    view_for,
+)
+from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.file_arguments import FILE, topology_of
 from torchyard_core.cli.interrupts import counting_interrupts
-from torchyard_core.cli.output import Json
+from torchyard_core.cli.output import Json, as_called, remark
+from torchyard_core.errors import TorchyardError
+from torchyard_core.next_steps import ShowSweep
+
+if TYPE_CHECKING:
+    from torchyard_core.launch.launch import StartedRun
 
 SEARCH = typer.Argument(metavar="SEARCH", help="The search file.", show_default=False)
 
@@ -43,8 +56,8 @@ def sweep(
     The trials are chosen by Optuna, which the primary's Python needs. They run on GPUs that the sweep holds until its
     end, and go on without this computer. Ctrl-C asks whether to stop the sweep or leave it running.
 
-    Exit code 0: all trials have ended, failed ones included. 1: the sweep failed or was stopped, or could not start.
-    3: a host could not be reached.
+    Exit code 0: all trials have ended, and at least one is complete. 1: the sweep failed or was stopped, or could not
+    start; a sweep fails if none of its trials is complete. 3: a host could not be reached.
 
     Example: torchyard sweep topology.yaml search.yaml
     """
@@ -72,4 +85,31 @@ def sweep(
             )
             launch.prepare()
             remarks = [problem.printed(source.source) for problem in launch.problems]
-            launch_and_follow(launch, chosen, fleet, view, interrupts, remarks, detach=detach, as_json=as_json)
+            launch_and_follow(
+                *(launch, chosen, fleet, view, interrupts, remarks),
+                detach=detach,
+                as_json=as_json,
+                complete=with_results(chosen),
+            )
+
+
+def with_results(chosen: CommandContext) -> Callable[[StartedRun, Event], Event]:
+    """Returns a function that adds the results of a sweep to its last event, as `sweep`, and copies its study."""
+    from torchyard_core.cli.views.sweep_results import next_steps
+    from torchyard_core.launch.runs.sweep_results import SweepCopies
+
+    def complete(started: StartedRun, ended: Event) -> Event:
+        try:
+            table = SweepCopies(chosen.home.sweeps).update(started.run_id, started.primary)
+        except (TorchyardError, OSError) as error:
+            why = error.sentence() if isinstance(error, TorchyardError) else f"{error.strerror}: {error.filename}."
+            step = ShowSweep(started.run_id).sentence()
+            remark(f"torchyard: the trials of sweep {started.run_id} could not be read: {why} {step}")
+            return {**ended, "sweep": None}
+        if table is None:  # The sweep ended before its coordinator began.
+            return {**ended, "sweep": None}
+        results = table.results()
+        steps = [as_called(f"`{step.command_line()}`").strip("`") for step in next_steps(results, started.run_id)]
+        return {**ended, "sweep": {"metric": table.metric, **results, "next": steps}}
+
+    return complete

@@ -15,6 +15,7 @@ from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.file_arguments import text_of
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.cli.run_lookup import find, history_of
+from torchyard_core.cli.views.sweep_results import best_text, trials_text
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError, UsageError
 from torchyard_core.formatting import counted, since
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, list_runs, show_run
@@ -50,13 +51,13 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
     for error in errors.values():
         remark(f"torchyard: {error.sentence()}")
     if as_json:
-        print_json([{**run.to_json(), "trials": _counts(tables[run.run_id])} for run in found])
+        print_json([{**run.to_json(), "trials": _results(tables[run.run_id])} for run in found])
     elif found:
         rows = [
             [run.run_id, run.name, run.state, since(run.submitted), *_cells(tables[run.run_id]), run.reason]
             for run in found
         ]
-        table(("ID", "NAME", "STATE", "SUBMITTED", "TRIALS", "FAILED", "BEST", "REASON"), rows)
+        table(("ID", "NAME", "STATE", "SUBMITTED", "TRIALS", "FAILED", "INTERRUPTED", "BEST", "REASON"), rows)
     else:
         say("No sweeps are known.")
     if any(not isinstance(error, AgentMissing) for error in errors.values()):
@@ -189,6 +190,7 @@ def resume(
     """
     from torchyard_core.app.resume_sweep import resume_sweep
     from torchyard_core.cli.commands.run import booking_options, callbacks_for, launch_and_follow, view_for
+    from torchyard_core.cli.commands.sweep import with_results
     from torchyard_core.cli.interrupts import counting_interrupts
 
     chosen = command_context(context, yes=yes)
@@ -204,7 +206,12 @@ def resume(
             new_code=new_code,
         )
         launch.prepare()
-        launch_and_follow(launch, chosen, fleet, view, interrupts, [], detach=detach, as_json=as_json)
+        launch_and_follow(
+            *(launch, chosen, fleet, view, interrupts, []),
+            detach=detach,
+            as_json=as_json,
+            complete=with_results(chosen),
+        )
 
 
 @app.command("import")
@@ -296,7 +303,8 @@ def _at_present(fleet: Fleet, run: KnownRun) -> KnownRun:
         shown = show_run(run, link_to_primary(fleet, run))
     except (HostError, AgentRefused):
         return run
-    return replace(run, state=shown["state"], reason=shown["reason"], as_of=shown["as_of"], is_fresh=shown["fresh"])
+    known = {name: shown[name] for name in ("state", "reason", "as_of")}
+    return replace(run, **known, is_fresh=shown["fresh"], reported_by="")
 
 
 def _table(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> tuple[SweepTable | None, TorchyardError | None]:
@@ -325,34 +333,29 @@ def _trial(found: SweepTable | None, number: str, run: KnownRun) -> Trial:
     return trial
 
 
-def _counts(found: SweepTable | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    best = found.best
-    counts = {state: found.count(state) for state in ("complete", "failed", "pruned", "interrupted", "running")}
-    return {
-        "wanted": found.wanted,
-        **counts,
-        "best": None if best is None else {"trial": best.trial, "value": best.value},
-    }
+def _results(found: SweepTable | None) -> dict[str, Any] | None:
+    return None if found is None else found.results()
 
 
 def _cells(found: SweepTable | None) -> list[str]:
     if found is None:
-        return ["-", "-", "-"]
+        return ["-"] * 4
     best = found.best
     shown = "-" if best is None else f"{found.metric} {best.value:g} (trial {best.trial})"
     done = found.count("complete", "failed", "pruned")
-    return [f"{done} of {found.wanted}", str(found.count("failed")), shown]
+    return [f"{done} of {found.wanted}", str(found.count("failed")), str(found.count("interrupted")), shown]
 
 
 def _print(found: SweepTable, run: KnownRun, study: Path) -> None:
     say(f"{run.run_id}  {run.name}")
-    reason = f": {run.reason}" if run.reason else ""
-    done = found.count("complete", "failed", "pruned")
-    say(f"{run.state}{reason}, {done} of {found.wanted} trials, {found.count('failed')} failed")
-    if (best := found.best) is not None:
-        say(f"best: trial {best.trial}, {found.metric} {best.value:g}")
+    results = found.results()
+    if run.reason:
+        say(f"{run.state}: {run.reason}")
+        say(trials_text(results))
+    else:
+        say(f"{run.state}, {trials_text(results)}")
+    if results["best"] is not None:
+        say(best_text(results, found.metric))
     if found.importances:
         say("importance: " + ", ".join(f"{name} {value:.0%}" for name, value in found.importances.items()))
     if found.lost:

@@ -81,7 +81,10 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
     predicted, measured = comparison["predicted"], comparison["measured"]
     trainers = comparison["trainers"]
     say()
-    say("A step, as predicted from the profile" + (" of other files" if not comparison["same_files"] else ""))
+    say(
+        "A step, as predicted from the profile"
+        + (" of other files or arguments" if not comparison["same_files"] else "")
+    )
     say(f"and as {'the trainer' if trainers == 1 else f'the median of {trainers} trainers'} measured its last one:")
     rows = [
         [title, *(seconds(sum(times[part] for part in parts)) for times in (predicted, measured))]

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torchyard_core.cli.output import print_json_line, print_log_line, remark, say
+from torchyard_core.cli.views.sweep_results import best_text, next_steps, trials_text
 from torchyard_core.formatting import counted, size
 from torchyard_core.text_sanitizer import log_line, printable_values
 from torchyard_core.throughput import TRAINER_ROLES, run_throughput
@@ -237,6 +238,11 @@ class PlainView:
         reason = f": {event['reason']}" if event["reason"] else ""
         text = f"run {event['run_id']} {event['state']}{f' after {took:.1f} s' if took else ''}{reason}"
         say(f"{sign} {text}", colour=colour)
+        if (results := event.get("sweep")) is not None:
+            say(trials_text(results))
+            say(best_text(results, results["metric"]))
+            for step in next_steps(results, event["run_id"]):
+                remark(step.sentence())
 
 
 def _training(report: Event, latest: list[Event]) -> str:

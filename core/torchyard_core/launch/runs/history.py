@@ -36,12 +36,14 @@ class RunRecord:
     """Text of the topology as it was run."""
     snapshot: str | None = ""
     """Root hash of the code. None if the run has no code; empty in records of older versions."""
+    code: str | None = ""
+    """Hash of the program's files (`launch.snapshot.code_root`); None without code, empty if unknown."""
     lineage: str = ""
     """ID of the first run in the chain of restarts that led to this run; empty in records of older versions."""
     planned: list[dict[str, Any]] = field(default_factory=list)
     """Name, host and GPU UUIDs of each replica, for drawing the run when no host answers."""
     restarted_from: str = ""
-    """ID of the ended run that was restarted as this one."""
+    """ID of the ended run that was restarted as this one, or of the ended sweep that this one continues."""
     booking: str = ""
     """ID of the booking that held the run's GPUs."""
     sweep: str = ""
@@ -55,6 +57,11 @@ class RunRecord:
     def tells_what_ran(self) -> bool:
         """Whether the record suffices to restart the run, except for the files of its code."""
         return bool(self.topology) and self.snapshot != ""
+
+    @property
+    def code_root(self) -> str | None:
+        """The hash of the program's files or, where it is unknown, of all files."""
+        return self.snapshot if self.code == "" else self.code
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

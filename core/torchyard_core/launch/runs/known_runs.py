@@ -39,7 +39,7 @@ class KnownRun:
     reported_by: str = ""
     """The member that reported the state in place of the primary. The run may have changed since."""
     restarted_from: str = ""
-    """ID of the ended run that was restarted as this one."""
+    """ID of the ended run that was restarted as this one, or of the ended sweep that this one continues."""
     is_sweep: bool = False
     """Whether the run is the coordinator of a sweep."""
     sweep_run: str = ""

@@ -63,8 +63,10 @@ class SweepLaunch(Launch):
     search: Search | None = None
     study: str = ""
     """The study of an ended sweep to continue, as in `Sweep.study`."""
+    continues: str = ""
+    """ID of that sweep, or "" if this one is new."""
     same_code_as: str | None = None
-    """Root hash of the code of the ended sweep, which must not have changed; None accepts any code."""
+    """Hash of the program's files of the ended sweep, which must not have changed; None accepts any code."""
     _slots: SlotPlans = field(default_factory=lambda: SlotPlans(()))
     _python: str = ""
 
@@ -103,8 +105,9 @@ class SweepLaunch(Launch):
 
     def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
         snapshot = super()._check_further(context, reserved)
-        root = snapshot.root if snapshot is not None else None
-        if self.same_code_as is not None and root != self.same_code_as:
+        # Records of older versions have the hash of all files.
+        known = (self._code, snapshot.root if snapshot is not None else None)
+        if self.same_code_as is not None and self.same_code_as not in known:
             message = f"the files of the working folder {self._folder} have changed since the sweep began."
             hint = "Restore them, or accept with --new-code that later trials run other code than earlier ones."
             raise RunFailed(message, code="code_changed", hint=hint)
@@ -112,7 +115,7 @@ class SweepLaunch(Launch):
 
     def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
         record = super().record(started, file, is_confirmed=is_confirmed)
-        return replace(record, sweep=dump_search(self._settings))
+        return replace(record, sweep=dump_search(self._settings), restarted_from=self.continues)
 
     def _early_imports(self) -> tuple[str, ...]:
         return ()  # The ranks of trials start later, under keepers of their own.
@@ -121,7 +124,8 @@ class SweepLaunch(Launch):
         return self._slots.ports()
 
     def _record(self, planned: Plan, reserved: Reservation, early: tuple[str, ...]) -> dict[str, Any]:
-        return {**super()._record(planned, reserved, early), "sweep": dump_search(self._settings)}
+        continues = {"restarted_from": self.continues} if self.continues else {}
+        return {**super()._record(planned, reserved, early), "sweep": dump_search(self._settings), **continues}
 
     def _planned(self, planned: Plan) -> list[dict[str, Any]]:
         """Returns the coordinator. In the run's record, the GPUs of all trials belong to it."""

@@ -310,6 +310,15 @@ def test_the_sweep_of_a_stop_has_the_rest_of_the_grace() -> None:
     assert driver.states() == {"chief-0": "stopped", "worker-0": "stopped"}
 
 
+def test_a_coordinator_lets_its_run_fail_with_a_reason_and_without_a_restart() -> None:
+    driver = Driver(max_restarts=5).go()
+    assert of(RecordRunState, driver(StopRequested("no trial is complete", is_failure=True))) == [
+        RecordRunState(RunState.STOPPING, "no trial is complete")
+    ]
+    driver(ReplicaEnded("chief-0", 0), ReplicaEnded("worker-0", 0))
+    assert of(FinishRun, driver.swept()) == [FinishRun(RunState.FAILED, "no trial is complete")]
+
+
 def test_a_failure_during_a_stop_is_part_of_the_stop() -> None:
     driver = Driver().go()
     driver(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,44 @@ def test_usage_errors_of_a_script_are_incurable(tmp_path: Path, text: str, curab
     log = tmp_path / "log"
     log.write_text(f"Traceback (most recent call last):\n  File 'a'\n{text}\n")
     assert failure_diagnosis.of_exit(1, "", str(log)).curable is curable
+
+
+AT_THE_TOP = 'Traceback (most recent call last):\n  File "/w/train.py", line 2, in <module>\n    import model\n'
+BROKEN = '  File "/w/model.py", line 7\n    def forward(:\n                ^\nSyntaxError: invalid syntax\n'
+RUN_AS_MODULE = (
+    'Traceback (most recent call last):\n  File "<frozen runpy>", line 189, in _run_module_as_main\n'
+    '  File "<frozen importlib._bootstrap>", line 241, in _call_with_frames_removed\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_broken"),
+    [
+        (BROKEN, True),
+        ("warning: slow disk\n" + BROKEN.replace("SyntaxError", "IndentationError"), True),
+        (AT_THE_TOP + BROKEN, True),
+        (RUN_AS_MODULE + BROKEN, True),
+        ("".join(f"[rank0]: {line}\n" for line in (AT_THE_TOP + BROKEN).splitlines()), True),
+        # The program evaluates a text, or imports a module later.
+        (AT_THE_TOP + BROKEN.replace("/w/model.py", "<unknown>"), False),
+        (AT_THE_TOP.replace("<module>", "main") + BROKEN, False),
+        ("Traceback (most recent call last):\n  File 'a'\nSyntaxError: raised by hand\n", False),
+        (TRACEBACK, False),
+    ],
+)
+def test_a_program_that_cannot_be_compiled_is_incurable(tmp_path: Path, printed: str, is_broken: bool) -> None:
+    log = tmp_path / "log"
+    log.write_text(printed)
+    assert failure_diagnosis.of_exit(1, "", str(log)).curable is not is_broken
+
+
+def test_the_syntax_error_of_a_real_script_is_incurable(tmp_path: Path) -> None:
+    script, log = tmp_path / "train.py", tmp_path / "log"
+    script.write_text("print('began')\ndef forward(:\n")
+    with log.open("wb") as output:
+        ended = subprocess.run([sys.executable, "-S", str(script)], stdout=output, stderr=output, check=False)
+    cause = failure_diagnosis.of_exit(ended.returncode, "", str(log))
+    assert cause == Cause("exited with 1: SyntaxError: invalid syntax", curable=False)
 
 
 def test_torchs_error_file_comes_before_the_log(tmp_path: Path) -> None:

@@ -72,6 +72,48 @@ def test_validate_knows_the_fleet_where_there_is_one(
     torchyard(make_desktop(), "validate", file)
 
 
+SEARCH = """\
+version: 1
+parameters: {lr: {distribution: uniform, low: 0, high: 1}}
+objective: {metric: loss, goal: minimize}
+trials: 3
+"""
+
+
+def test_validate_checks_a_search_as_a_launch_does(desktop: Desktop, tmp_path: Path) -> None:
+    search, file = tmp_path / "search.yaml", written(tmp_path, GOOD.replace("[--epochs,", "[--lr, '{params.rl}',"))
+    search.write_text(SEARCH.replace("low: 0", "low: 2"))
+    lines = torchyard(desktop, "validate", file, search, code=1).stdout.splitlines()
+    assert lines == [
+        f"{file}:7:42: error parameter-unknown {{params.rl}} is no parameter of {search}; did you mean {{params.lr}}?",
+        f"{search}:2:47: error range the range of lr is upside down: low 2 is above high 1",
+    ]
+    refused = torchyard(desktop, "sweep", file, search, code=1).stderr
+    assert refused.startswith(f"torchyard: {lines[0]}\n{lines[1]}. Correct the file")
+    found = answer(desktop, "validate", file, search, code=1)
+    assert [problem["code"] for problem in found["problems"]] == ["parameter-unknown"]
+    assert [(problem["line"], problem["column"]) for problem in found["search"]["problems"]] == [(2, 47)]
+
+    file.write_text(file.read_text().replace("{params.rl}", "{params.lr}"))
+    search.write_text(SEARCH)
+    fine = torchyard(desktop, "validate", file, search)
+    assert (fine.stdout, fine.stderr) == (f"{file}: no problems.\n{search}: no problems.\n", "")
+
+
+def test_validate_checks_a_search_alone(desktop: Desktop, tmp_path: Path) -> None:
+    search = tmp_path / "search.yaml"
+    search.write_text(SEARCH.replace("trials: 3\n", "trails: 3\n"))
+    wrong = torchyard(desktop, "validate", search, code=1)
+    assert f"{search}:4:9: error unknown-key unknown key `trails`; did you mean `trials`?" in wrong.stdout
+    search.write_text(SEARCH)
+    fine = torchyard(desktop, "validate", search)
+    assert fine.stdout == f"{search}: no problems.\n"
+    assert f"validate TOPOLOGY {search}` checks both" in fine.stderr
+    assert answer(desktop, "validate", search) == {"file": str(search), "problems": []}
+    refused = torchyard(desktop, "validate", search, "--set", "name=x", code=2)
+    assert "is a search file; with --set, FILE is a topology" in refused.stderr
+
+
 def test_validate_takes_settings(desktop: Desktop, tmp_path: Path) -> None:
     file = written(tmp_path)
     torchyard(desktop, "validate", file, "--set", "pools.chief.replicas=2", code=1)

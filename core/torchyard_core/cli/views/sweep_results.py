@@ -1,0 +1,35 @@
+"""Output of a sweep's results: the numbers of its trials, and the best one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torchyard_agent.protocol.sweep_messages import parameter_text
+from torchyard_core.next_steps import NextStep, ShowSweep, WriteTrial
+
+
+def trials_text(results: Mapping[str, Any]) -> str:
+    """Returns the numbers of trials in `SweepTable.results`, such as `12 of 50 trials, 1 failed, 2 interrupted`.
+
+    Interrupted trials are not among the first number, since their parameters are tried again.
+    """
+    done = results["complete"] + results["failed"] + results["pruned"]
+    parts = [f"{done} of {results['wanted']} trials", f"{results['failed']} failed"]
+    parts += [f"{results[state]} {state}" for state in ("pruned", "interrupted") if results[state]]
+    return ", ".join(parts)
+
+
+def best_text(results: Mapping[str, Any], metric: str) -> str:
+    """Returns the best trial with its value and parameters, or that there is none."""
+    best = results["best"]
+    if best is None:
+        return "best: none, since no trial is complete"
+    params = ", ".join(f"{name}={parameter_text(value)}" for name, value in best["params"].items())
+    return f"best: trial {best['trial']}, {metric} {best['value']:g}, with {params}"
+
+
+def next_steps(results: Mapping[str, Any], run_id: str) -> list[NextStep]:
+    """Returns what the user can do after the end of a sweep."""
+    best: list[NextStep] = [] if results["best"] is None else [WriteTrial(run_id)]
+    return [ShowSweep(run_id), *best]
