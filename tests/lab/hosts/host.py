@@ -76,7 +76,7 @@ class LabHost:
 
     @property
     def outer_pid(self) -> int | None:
-        """The PID of the child of this process that holds the host; None before boot."""
+        """The PID of this process's child that keeps the host's namespaces alive; None before boot."""
         return self._machine.outer_pid if self._machine else None
 
     def destroy(self, *, silently: bool = True) -> None:
@@ -167,7 +167,7 @@ class LabHost:
         return self._running.pid_namespace
 
     def fork_scripts_from(self, fork_server: ForkServer) -> str:
-        """Returns the path, on the host, of a `python` that runs scripts by forking `fork_server`."""
+        """Installs a `python` on the host that runs scripts by forking `fork_server`; returns its path on the host."""
         fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
