@@ -73,8 +73,8 @@ def test_the_wheel_holds_every_file_of_every_package(wheel: Path) -> None:
 def torchyard(wheel: Path, tmp_path: Path) -> Iterator[Command]:
     """Yields a function that runs the installed command for a user with an empty home folder.
 
-    Torch and the dependencies are imported from the test's own environment. Torchyard itself is not, because Python does
-    not follow that environment's .pth link to the repository in a folder that is itself added by a .pth file.
+    Torch and the dependencies are imported from the test's own environment. Torchyard itself is not, because Python
+    ignores that environment's .pth link to the repository in a folder that another .pth file adds.
     """
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
