@@ -70,7 +70,7 @@ SEVERAL = (
     " in {counts.groups} groups",
     "waiting for the slowest of {len(ranks)} trainers",
     "pool `{pool.name}` has {pool.gpus} GPUs for each replica, and reduction_server continues",
-    # The canvas shows these counts only from two on.
+    # The canvas shows these counts only if they are greater than 1.
     "{count} edges",
     "restarted {count} times",
     # The count is greater than a limit, which is itself greater than 1.

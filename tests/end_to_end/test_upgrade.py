@@ -26,7 +26,8 @@ from torchyard_core.launch.planning import LaunchContext
 pytestmark = pytest.mark.lab
 
 UPGRADE_ASKED_WITHIN_S = 5.0
-"""Time in seconds within which the daemon must be asked to exit. If it takes longer, the test does not test anything.
+"""Time in seconds for which the launch waits, so that the daemon is asked to exit meanwhile. If the request comes
+later, the test proves nothing.
 """
 COUNTING = """
     import pathlib, sys, time
@@ -47,7 +48,7 @@ class Installation:
         """Creates the installation.
 
         Args:
-            changes: Texts to replace in the agent, by module (`daemon_rpc_methods` for daemon/rpc_methods.py).
+            changes: Old and new source code in the agent, by module (`daemon_rpc_methods` for daemon/rpc_methods.py).
         """
         shutil.copytree(REPOSITORY / "agent", folder, ignore=shutil.ignore_patterns("__pycache__"))
         changes = {"__init__": (f'__version__ = "{OURS}"', f'__version__ = "{version}"'), **changes}

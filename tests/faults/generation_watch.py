@@ -16,7 +16,7 @@ EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample: the generations that had live processes, by host."""
+    """The generations that had live processes at one time, by host."""
 
     time: float
     alive: dict[str, set[int]] = field(default_factory=dict)

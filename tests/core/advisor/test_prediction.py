@@ -15,7 +15,7 @@ B = 200 * MEGABIT
 
 
 def layout(kind: str, trainers: int, servers: int = 0, groups: int = 1, **settings: object) -> Layout:
-    """Returns a layout with each replica on a host of its own."""
+    """Returns a layout with each replica on a separate host."""
     each = trainers // groups
     hosts = [tuple(range(number * each, (number + 1) * each)) for number in range(groups)]
     strategy = Strategy(kind=StrategyKind(kind), **settings)

@@ -1,4 +1,4 @@
-"""Tests that past runs are compared with their predictions, and correct the next ones."""
+"""Tests that past runs are compared with their predictions, and that the ratios correct later predictions."""
 
 from __future__ import annotations
 

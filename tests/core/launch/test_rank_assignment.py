@@ -119,7 +119,7 @@ def test_too_few_ports_are_not_shared_in_silence() -> None:
         assign_ports(planned, {"a": [1, 2]})
 
 
-# Tests of plans with problems
+# Tests of plans of topologies that have problems or do not fit
 
 
 def test_the_plan_is_partial_where_something_does_not_fit() -> None:

@@ -88,7 +88,7 @@ def _case(random: Random, number: int) -> Case:
     settings: dict[str, Any] = {}
     if kind in ("reduction_server", "sandblaster", "downpour"):
         servers = random.randint(1, min(8, MOST_HOSTS - workers))
-    if kind == "reduction_server" and number // len(KINDS) % 2:  # Every other one has more reducers than workers.
+    if kind == "reduction_server" and number // len(KINDS) % 2:  # Half of these cases have more reducers than workers.
         workers = random.randint(2, 4)
         servers = random.randint(workers + 1, min(8, MOST_HOSTS - workers))
     if kind == "hogwild":

@@ -86,7 +86,7 @@ def launch(
         return Shown(done.returncode, done.stdout + done.stderr, view)
     with terminal(place.desktop, *arguments) as screen:
         code = screen.read_to_the_end(WITHIN_S)
-    # The text also contains lines that were overwritten on the terminal.
+    # The output also contains lines that were overwritten on the terminal.
     return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)
 
 

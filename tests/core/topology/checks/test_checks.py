@@ -22,7 +22,7 @@ def test_the_example_of_the_format_has_no_problem(tmp_path: Path) -> None:
     assert read_topology(tmp_path / "a.yaml").check(hosts) == ()
 
 
-# Tests of problems of a pool
+# Tests of problems within a pool or between pools
 
 
 def test_two_pools_of_one_name() -> None:
