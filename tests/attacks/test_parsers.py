@@ -1,5 +1,6 @@
 """Tests, with a sample of the inputs of `make bench`, that no input makes a parser fail unexpectedly, take long or use
-much memory."""
+much memory.
+"""
 
 from __future__ import annotations
 

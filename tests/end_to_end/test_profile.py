@@ -1,5 +1,6 @@
 """Tests of `torchyard profile` on a host with three scripts: one that calls `distribute()`, a black box, and one that
-fails."""
+fails.
+"""
 
 from __future__ import annotations
 
