@@ -77,7 +77,7 @@ def calendars(folder: Path, server: Cluster) -> Iterator[dict[tuple[str, str], t
     """Creates the calendars.
 
     Yields:
-        For each kind of database and each size, the addresses of the calendar for the user and for an admin.
+        The URLs of each calendar for the user and for an admin, by kind of database and size.
     """
     with server.connect("owner", "postgres") as connection:
         connection.execute("CREATE DATABASE few")
@@ -106,7 +106,7 @@ def record_week(store: BookingStore, now: datetime) -> None:
 
 
 class Commands:
-    """The desktop of a user with one calendar. Each measured command succeeds and finds only a few results."""
+    """A user's desktop with one calendar, on which commands are measured. Each command succeeds and has few results."""
 
     def __init__(self, folder: Path, lab: Lab, url: str):
         self.desktop = Desktop(folder, lab)
@@ -198,7 +198,7 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
 
     wait(lambda: model.seen.is_live and model._watch is not None and model._watch.is_watching.is_set())
     wait(is_copied)
-    # Starting to watch the calendar has delayed effects, which must not be measured.
+    # Starting to watch the calendar causes delayed work, which must not be measured.
     time.sleep(2)
     wait(lambda: model._loading is None or model._loading.is_finished)
     begun = time.monotonic() + 3

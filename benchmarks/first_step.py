@@ -59,7 +59,7 @@ program: {script: first_step.py}
 
 
 def first_step(lab: Lab, begin: float) -> float:
-    """Returns the seconds from `begin` until every rank had taken its first step."""
+    """Returns the seconds from the time `begin` until every rank had taken its first step."""
     steps = [host.home / "first-step" for host in lab.hosts]
     seconds = max(float(step.read_text()) for step in steps) - begin
     for step in steps:

@@ -43,7 +43,7 @@ def timed(work: Callable[[], object]) -> float:
 def alternate(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Measures all arms in the order A B B A A B B A … and returns the values of each arm.
 
-    Before that, each arm is measured once, and this result is discarded.
+    A first measurement of each arm is discarded.
     """
     found: dict[str, list[float]] = {name: [] for name in arms}
     for measure in arms.values():

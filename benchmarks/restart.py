@@ -68,7 +68,7 @@ def until_gone(team: Team) -> tuple[float, float]:
     Returns:
         The time of the failure in seconds since 1970, and the seconds until all others had exited.
     """
-    # The rank is the oldest process of the script on a host. Spares start later.
+    # On each host, the rank is the script's oldest process; its spares have started later.
     *others, victim = [min(outside_pids(host, "script.py")) for host in team.lab.hosts]
     failed = time.time()
     os.kill(victim, signal.SIGKILL)

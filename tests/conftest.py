@@ -73,8 +73,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs files with training tests first, and then files that use hosts. If tests run in parallel, the short files
-    therefore run last.
+    """Orders the tests: files with training tests first, then files that use hosts. In parallel runs, short files thus
+    run last, which balances the processes.
     """
     trains = {item.path for item in items if item.get_closest_marker("train")}
     waits = {item.path for item in items if item.get_closest_marker("lab")}
@@ -98,8 +98,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         left = _left_behind(threads, children)
         # asyncio reports such errors only when the objects are collected.
         gc.collect()
-        # All other objects come from imports or are kept for other tests. It took 0.25 s to collect them after each
-        # test.
+        # The remaining objects come from imports or are kept for other tests. Without `freeze`, collecting them takes
+        # 0.25 s after each test.
         gc.freeze()
     finally:
         logging.getLogger().removeHandler(complaints)

@@ -1,8 +1,8 @@
 """A fork server: starts programs by forking a process that has imported their modules.
 
-In this way, many programs start in the time that a single import takes. Each program is a separate process with its own
-environment, working directory and files. `python -m tests.fork_server MODULE...` is the server itself: it receives
-orders on the socket that is its stdin, and answers there.
+Forking saves each program the time of the imports. Each program is a separate process with its own environment,
+working directory and files. `python -m tests.fork_server MODULE...` is the server itself: its stdin is a socket, on
+which it receives orders and answers them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 10.0) -> tuple[str, None]:
-        """Waits until the program exits, and returns the remaining output. Raises subprocess.TimeoutExpired."""
+        """Waits until the program exits; returns its remaining output and None. Raises subprocess.TimeoutExpired."""
         found: list[str] = []
         reading = threading.Thread(target=lambda: found.append(self.stdout.read()), daemon=True)
         deadline = time.monotonic() + timeout
@@ -156,9 +156,9 @@ class ForkServer:
         return self.ended[child.number]
 
     def send_signal(self, child: Child, number: int) -> None:
-        """Lets the server send a signal; returns once the signal has been sent.
+        """Makes the server send a signal; returns once the signal has been sent.
 
-        Only the parent process knows whether the process ID still belongs to the child.
+        Only the server, as the parent process, knows whether the PID still belongs to the child.
         """
         before = self._signalled
         self._socket.send(json.dumps({"signal": number, "child": child.number}).encode())

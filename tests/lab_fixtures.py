@@ -24,7 +24,7 @@ ClusterFactory = Callable[..., SlurmCluster]
 
 
 class ThreeHosts:
-    """Provides three plain hosts for the session. They are created again after a test destroys one of them."""
+    """Provides three plain hosts for the session. If a test destroys one of them, all three are created again."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -77,7 +77,7 @@ def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]
 
 @pytest.fixture(scope="module")
 def gpu_lab(module_lab: LabFactory) -> Lab:
-    """Yields two hosts with two unused GPUs each, called `GPU-gpu-a-0` and so on, for all tests of a module."""
+    """Returns a lab of two hosts with two unused fake GPUs each (`GPU-gpu-a-0`, …), for all tests of a module."""
     made = module_lab(2)
     for host in made.hosts:
         names = [f"GPU-{host.name}-{number}" for number in range(2)]
@@ -152,7 +152,7 @@ def _commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def torch_for_hosts() -> Iterator[ForkServer]:
-    """Returns the fork server for `LabHost.fork_scripts_from`, which has imported torch."""
+    """Yields a fork server that has imported torch, for `LabHost.fork_scripts_from`."""
     fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
     yield fork_server
     fork_server.close()
@@ -160,7 +160,7 @@ def torch_for_hosts() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
-    """Returns the path of a `python` for the hosts of `lab3` that has imported torch and scikit-learn.
+    """Returns the path, on the hosts of `lab3`, of a `python` that has imported torch and scikit-learn.
 
     Tests use it with `desktop.use(lab3, python=warm_python)`, which saves four seconds of CPU time per process.
     """

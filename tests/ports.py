@@ -8,7 +8,7 @@ from functools import cache
 from itertools import count
 
 FIRST, BLOCK, BLOCKS = 10_000, 500, 45
-"""The blocks of ports, all below the range of ephemeral ports."""
+"""First port, ports per block, and number of blocks; all ports are below the range of ephemeral ports."""
 
 _numbers = count()
 
@@ -25,7 +25,7 @@ def free_port() -> int:
 
 @cache
 def _own_block() -> tuple[int, socket.socket]:
-    """Returns the number of the block, and the abstract socket that locks the block until this process exits."""
+    """Locks a block of ports until this process exits; returns its number and the socket that holds the lock."""
     for number in range(BLOCKS):
         name = socket.socket(socket.AF_UNIX)
         try:

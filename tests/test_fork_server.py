@@ -1,4 +1,4 @@
-"""Tests of the fork server."""
+"""Tests that the fork server tells programs apart whose PID was reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that each text with a count has a form for the singular: `1 host`, `2 hosts`, never `1 hosts`."""
+"""Tests that each message with a count has a singular form: `1 host`, `2 hosts`, never `1 hosts`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLURAL = re.compile(rf"\{{[^{{}}]*\}} (?:(?!(?:{LITTLE_WORDS})\b)[a-z]+ ){{0,2}}
 CONSTANT = re.compile(r"\{[A-Z_]+\}")
 """Matches a placeholder for a constant, which is a limit and not a count."""
 
-# Beginnings of texts whose count is never 1.
+# Beginnings of messages whose count is never 1.
 SEVERAL = (
     # A run that continues after a loss has two or more workers, and a model is sharded over two or more hosts.
     "step {step}: {count} of {all} workers continue",
@@ -70,7 +70,7 @@ SEVERAL = (
     " in {counts.groups} groups",
     "waiting for the slowest of {len(ranks)} trainers",
     "pool `{pool.name}` has {pool.gpus} GPUs for each replica, and reduction_server continues",
-    # A trunk is drawn only for many edges.
+    # The canvas shows these counts only if they are greater than 1.
     "{count} edges",
     "restarted {count} times",
     # The count is greater than a limit, which is itself greater than 1.
@@ -130,7 +130,7 @@ def problems_of(path: Path) -> list[str]:
 
 
 def _texts(tree: ast.AST) -> Iterator[tuple[int, str, list[str]]]:
-    """Yields, for each text that is not a docstring, its line, the text, and the other texts of the same function."""
+    """Yields the line and the text of each literal that is not a docstring, and the function's other literals."""
     for scope in _scopes(tree):
         found = [(node.lineno, text) for node in _within(scope) if (text := _text_of(node)) is not None]
         for line, text in found:

@@ -1,4 +1,4 @@
-"""Tests of `wait_until` and `eventually`."""
+"""Tests of the return value, the deadline and the error of `wait_until` and `eventually`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_slow_condition_gets_at_most_half_of_the_time(monkeypatch: pytest.Monk
     # The clock is read at the beginning, before each check, and after each check that fails.
     now = iter([0.0, 1.0, 4.0, 10.0])
     pauses: list[float] = []
-    # Only this module gets the test clock, since threads of earlier tests may still read the real one.
+    # Only `tests.waiting` gets the fake clock, because threads of earlier tests may still read the real one.
     monkeypatch.setattr("tests.waiting.time", SimpleNamespace(monotonic=lambda: next(now)))
     answers = iter([False, True])
     assert wait_until(lambda: next(answers), pause=pauses.append)

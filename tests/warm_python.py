@@ -1,8 +1,9 @@
-"""A `python` for lab hosts whose scripts are forked from a process that has imported torch.
+"""A `python` for lab hosts that runs scripts by forking them from a process that has imported torch.
 
-It behaves like the interpreter: it relays signals, ends with the script's exit status, and if either process is killed,
-the other one exits, too. The script is a process in the host's namespaces with its own session, environment, folder and
-files; `tests.fork_server` forks it. Commands that are not scripts are executed by the real interpreter.
+It behaves like the interpreter: it relays signals, and exits with the script's exit status. If this `python` or the
+script is killed, the other exits, too. The script is a process in the host's namespaces with its own session,
+environment, folder and files; `tests.fork_server` forks it. The real interpreter executes all commands that are not
+scripts.
 """
 
 from __future__ import annotations

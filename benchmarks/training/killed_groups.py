@@ -38,10 +38,10 @@ def kill_in_turn(arms: Arms, began: float, killed: list[tuple[int, float]]) -> N
 
 
 def goodput(times: list[list[float]], killed: list[tuple[int, float]], began: float, until: float) -> float:
-    """Returns the goodput.
+    """Returns the goodput, as a fraction of the steps without losses and exchanges.
 
     Args:
-        times: The step times of each process.
+        times: The times of each process's steps, in seconds since 1970.
     """
     own = statistics.median(after - before for each in times for before, after in pairwise(each))
     done = sum(began <= step < until for each in times for step in each)

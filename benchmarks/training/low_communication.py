@@ -19,7 +19,7 @@ RATE_MBIT = 200
 COMPUTE_S = 0.5
 INNER_STEPS = 50
 ROUNDS = 2
-"""Number of measured rounds. An earlier round, in which connections are opened, is not measured."""
+"""Number of measured rounds. The first round is not measured, because connections are opened in it."""
 DDP_STEPS = 6
 ALONE = "without exchange"
 ALONE_STEPS = 20

@@ -47,7 +47,7 @@ class Steps:
 
 
 class Arms:
-    """Launches the runs of the arms in a lab, and reads the measurements that the trainers write."""
+    """Launches a run for each arm in a lab, and reads the measurements that its trainers write."""
 
     def __init__(self, folder: Path, lab: Lab, setup: Sequence[str] = ()) -> None:
         """Prepares the launches.
@@ -133,7 +133,7 @@ class Arms:
 
 
 def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
-    """Calls `measure` with the arms in a lab with `count` new hosts."""
+    """Calls `measure` with `Arms` in a new lab of `count` hosts; returns its result."""
     with tempfile.TemporaryDirectory() as folder, Lab(count, directory=Path(folder) / "lab") as lab:
         arms = Arms(Path(folder), lab, setup)
         try:
@@ -143,7 +143,7 @@ def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
 
 
 def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
-    """Returns the median of the ratios that were measured in the rounds.
+    """Returns the median over all rounds of the ratio between two arms.
 
     The arms of a round run one after the other, so that variations of the machine's speed cancel out.
     """

@@ -33,8 +33,8 @@ ROUNDS = 3
 KIB = 1024
 GLOO = "gloo, a rank"
 ARMS = {
-    # Each entry has the kind, the bytes of a chunk, and a reference value in core-seconds per GB, which was measured
-    # together with GLOO_BEFORE. The promise is half of the ratio between this value and GLOO_BEFORE.
+    # The kind, the bytes per chunk, and an earlier result in core-seconds per GB, measured together with GLOO_BEFORE.
+    # The promise is at most half of the earlier ratio to gloo.
     "reducer, 128 KiB": ("reducer", 128 * KIB, 1.0),
     "reducer, 1 MiB": ("reducer", 1024 * KIB, 0.62),
     "reducer, 4 MiB": ("reducer", 4096 * KIB, 0.62),

@@ -1,1 +1,1 @@
-"""Tests that repeat attacks that once succeeded, on real hosts and sockets. Each attack must fail now."""
+"""Tests of attacks on hosts, protocols, files and the calendar. Each attack succeeded once and must now fail."""

@@ -100,9 +100,7 @@ class Hung(BaseException):
 
 
 def violation(parser: Parser, given: Any) -> str:
-    """Returns a description of how a parser violates the tested property for an input, or an empty string if it does
-    not.
-    """
+    """Parses an input. Returns a description of the violated property, or an empty string if there is none."""
     peak, began = _forget_peak(), time.process_time()
     try:
         with _alarm():
@@ -190,7 +188,7 @@ DEEP = st.integers(900, 40_000).flatmap(lambda many: st.sampled_from(["[" * many
 
 @st.composite
 def torn(draw: st.DrawFn, samples: Sequence[str], words: Sequence[str]) -> str:
-    """Returns a sample with up to five edits, each of which removes, repeats or moves some text or inserts a word."""
+    """Generates a sample with up to five edits, each of which removes, repeats or moves some text or inserts a word."""
     text = draw(st.sampled_from(list(samples)))
     for _ in range(draw(st.integers(0, 5))):
         start = draw(st.integers(0, len(text)))
@@ -229,7 +227,7 @@ def as_bytes(text: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def altered(draw: st.DrawFn, samples: Sequence[Any]) -> Any:
-    """Returns a sample of plain data with up to three changes: replaced values, and removed or inserted keys."""
+    """Generates a sample of plain data with up to three changes: replaced values, and removed or inserted keys."""
     data = copy.deepcopy(draw(st.sampled_from(list(samples))))
     for _ in range(draw(st.integers(0, 3))):
         places = list(_places(data))
@@ -260,7 +258,7 @@ def plain(samples: Sequence[Any]) -> st.SearchStrategy[Any]:
 
 
 def in_json(samples: Sequence[Any]) -> st.SearchStrategy[str]:
-    """Generates JSON texts of altered samples; some are corrupted or nested too deeply."""
+    """Generates JSON documents from altered samples; some are invalid or nested too deeply."""
     written = [json.dumps(one) for one in samples]
     return st.one_of(
         plain(samples).map(json.dumps), plain(samples).map(json.dumps), torn(written, list('{}[]",:')), DEEP
@@ -282,7 +280,7 @@ def scratch(name: str) -> Path:
 
 
 def of_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
-    """Returns a parser that writes the input to a file and applies `read` to the file."""
+    """Returns a function that writes its input to a file and applies `read` to the file."""
 
     def reads(content: bytes) -> Any:
         file = scratch(name)
@@ -622,7 +620,7 @@ BOOKED = Booking(
     "b1", "kim", "t", "", ("GPU-a0",), NOW, NOW + timedelta(hours=1), "UTC", State.BOOKED, NOW, NOW
 ).to_json()
 
-# Parsers of the protocol and of data from hosts
+# Parsers of protocol messages and of other data from hosts
 
 SNAPSHOT = {
     "version": 1,
@@ -778,7 +776,7 @@ def _codec(*, is_caller: bool) -> authenticated_transport.FrameCodec:
 
 
 def _frame(given: tuple[bytes, int, bytes]) -> Any:
-    """Receives a frame after replacing a part of it with `junk`; returns the codec's result."""
+    """Receives an authenticated frame, a part of which has been replaced with `junk`; returns the codec's result."""
     payload, at, junk = given
     sealed = _codec(is_caller=True).seal(payload)
     at %= len(sealed)
@@ -955,7 +953,7 @@ def environments(draw: st.DrawFn) -> dict[str, str]:
     return chosen
 
 
-# Parsers of commands
+# Parsers of command arguments, foreign documents and the clipboard
 
 SET = [
     *("pools.workers.replicas=2", "program.args=[--epochs, 2]", "program.env.A=b", "pins.worker-0=gpu-b:2", "name=x"),
@@ -1008,7 +1006,7 @@ def _foreign(text: str) -> Any:
 def _copied_again(copied: Any) -> Any:
     """Copies each copied pool once more.
 
-    Returns `copied` if every second copy equals the first copy, otherwise the first second copy that differs.
+    Returns `copied` if every new copy equals its original, otherwise the first new copy that differs.
     """
     if sum(one.pool.replicas for one in copied) > 200:
         return copied

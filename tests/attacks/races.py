@@ -1,4 +1,4 @@
-"""Races between several processes that use one calendar, and checks of invariants that the processes might violate.
+"""Races between processes that use one calendar, and checks of the invariants that they might violate.
 
 The checks query the database's tables with their own SQL, without the calendar's code.
 """
@@ -35,13 +35,13 @@ LIVE = "('booked', 'active')"
 QUOTA_H = 20.0
 
 Told = list[tuple[str, str]]
-"""Each attempt of a client with its result: done, refused, busy, or failed with the error."""
+"""The attempts of a client, each with its result: done, refused, busy, or failed with the error."""
 
 
 class Place:
-    """A calendar under test: opens it for clients, and reads its tables.
+    """Opens the calendar under test for clients, and reads its tables.
 
-    The calendar is an SQLite file if there is no `server`.
+    Without a `server`, the calendar is an SQLite file.
     """
 
     def __init__(self, file: Path | None = None, server: Cluster | None = None, database: str = ""):
@@ -77,7 +77,7 @@ class Raced:
 
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """How often each attempt had each result. A key consists of both, such as `book done`."""
+    """The number of attempts by kind and result, such as `book done`."""
 
 
 class Race:
@@ -234,8 +234,8 @@ class Clashes(Race):
 
 
 class Quotas(Race):
-    """Several clients of each user book and extend at the same time. If all succeeded, they would exceed the user's
-    quota.
+    """The clients of each user make and extend so many bookings at the same time that all together would exceed the
+    user's quota.
     """
 
     def begin(self, place: Place, admin: BookingStore) -> None:

@@ -1,4 +1,4 @@
-"""Tests of ways to use other users' booked GPUs without being noticed by enforcement. Each of them worked once."""
+"""Tests of tricks to use GPUs that other users have booked, unnoticed by enforcement. Each trick succeeded once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path
 
 @pytest.fixture
 def root(site: Site) -> Team:
-    """Returns the team of an admin whose agent runs as root, on a host whose GPU Lee has booked."""
+    """Returns a team whose agent runs as root, on a host whose GPU Lee has booked."""
     site.booked_by("lee")
     return site.team("root")
 
@@ -133,10 +133,10 @@ def test_a_container_of_a_user_is_that_users_whatever_uids_it_maps(site: Site, r
 
 @contextmanager
 def container(site: Site, user_inside: str) -> Iterator[int]:
-    """Returns the PID of a process in a container that root's daemon runs.
+    """Yields the PID of a process in a container that root has started.
 
-    The process has separate mounts and is in the container's control group. Its parent, of the same user, is in the
-    container, too.
+    The process has a separate mount namespace and is in the container's control group. So is its parent, which has the
+    same user.
     """
     under = ["unshare", "--mount", "setpriv", f"--reuid={user_inside}", "--clear-groups"]
     pid = shell(site, "root", "sleep 4711 & echo $!; wait", *under)

@@ -1,4 +1,4 @@
-"""Tests that a malformed answer of a daemon promptly causes an error for this host alone, without a traceback."""
+"""Tests that a malformed answer of a daemon is promptly reported as an error of its host only, without a traceback."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ SAMPLE = {"time": 1.0, "host": HOST, "gpus": [GPU], "replicas": {}}
 
 
 def daemon(folder: Path, **answers: Any) -> Path:
-    """Returns a script that a local host runs as its Python. The script answers requests like a daemon, by default with
-    null.
+    """Writes a script that a local host runs as its Python; returns the script's path.
+
+    The script answers requests like a daemon, with the given answers and otherwise with null.
     """
     said = {"hello": {"result": HELLO}, **answers}
     script = folder / f"daemon-{len(list(folder.iterdir()))}"

@@ -1,4 +1,6 @@
-"""Tests that no input makes a parser fail unexpectedly, take long or use much memory: a sample of `make bench`."""
+"""Tests, with a sample of the inputs of `make bench`, that no input makes a parser fail unexpectedly, take long or use
+much memory.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
 
 
 def test_the_check_detects_violations() -> None:
-    """Makes sure that the other tests can fail: a parser with a violation does not pass."""
+    """A parser that violates the tested property is reported, so the other tests can fail."""
     from hypothesis import strategies as st
 
     def wrong(given: Any) -> Any:

@@ -38,13 +38,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_concurrent_clients_violate_no_invariant(place: Place, race: type[Race]) -> None:
     raced = run(place, race(), CLIENTS, ROUNDS, SEED)
     assert raced.violations == []
-    # Some attempts succeeded and others were refused, so the clients really did compete.
+    # Some attempts succeeded and others were refused, which shows that the clients competed.
     assert {end.partition(" ")[2] for end in raced.ends} >= ({"done"} if race is IdleRelease else {"done", "refused"})
     assert sum(raced.ends.values()) >= CLIENTS * ROUNDS
 
 
 def test_the_judges_see_violations(tmp_path: Path) -> None:
-    """Makes sure that the other tests can fail: tables with a violation do not pass."""
+    """A race reports violations that are written to the tables, so the other tests can fail."""
     place = Place(tmp_path / "bookings.sqlite3")
     quotas, idle = Quotas(), IdleRelease()
     with closing(place.open("kim")) as store:

@@ -50,7 +50,7 @@ dist.destroy_process_group()
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Returns a folder that contains the unpacked agent, as on a host."""
+    """Unpacks the agent into a folder, as on a host; returns the folder."""
     folder = tmp_path / "archive"
     for path, text in json.loads(zlib.decompress(build_archive().data)).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -102,7 +102,7 @@ def test_a_host_that_lies_about_runs_launches_nothing(desktop: Desktop, lab3: La
     assert "its code differs" in changed.stderr
     record.write_text(honest)
 
-    # The host invents a newer run whose name the user knows.
+    # The host invents a newer run, which has the name of a run that the user knows.
     invented = f"20991231-235959-{first.run_id.rpartition('-')[2]}"
     shutil.copytree(runs / first.run_id, runs / invented, symlinks=True)
 

@@ -75,7 +75,7 @@ def blocks(text: str, language: str) -> list[str]:
     return [block for kind, block in _FENCED.findall(text) if kind == language]
 
 
-# Tests of the command
+# Tests of the documentation of commands
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -114,7 +114,7 @@ def test_the_options_before_the_command_are_described() -> None:
     assert not {spelling for spelling in wanted if f"`{spelling}" not in before}
 
 
-# Tests of files
+# Tests of the documentation of file formats
 
 
 def rows(text: str) -> dict[str, str]:
@@ -205,7 +205,7 @@ def test_the_example_fleet_is_right(tmp_path: Path) -> None:
     assert [one.name for one in read.clusters] == ["hpc"]
 
 
-# Tests of the protocol, and of the calls available to scripts
+# Tests of the documentation of the protocol and of the calls that scripts make
 
 
 def test_each_method_of_the_daemon_is_in_the_table_and_no_other() -> None:
@@ -241,7 +241,7 @@ def test_python_examples_compile(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
-# Tests of the strategies
+# Tests of the documentation of strategies
 
 
 SPECS = [spec for spec in all_specs() if spec.kind is not StrategyKind.NONE]
@@ -291,7 +291,7 @@ def test_the_times_of_plans_are_those_of_the_arithmetic() -> None:
         assert {name: cell.strip("*") for name, cell in shown.items() if cell} == times
 
 
-# Tests of links
+# Tests of links between pages
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))

@@ -65,6 +65,6 @@ def test_who_computes_far_longer_than_the_median_is_slow() -> None:
     steps = {f"worker-{index}": 0.5 for index in range(8)}
     assert slow_replicas(steps) == {}
     assert slow_replicas({**steps, "worker-3": 0.9}) == {"worker-3": 1.8}
-    # Two replicas are too few to say which duration is usual.
+    # The median of two replicas does not show which of them is slow.
     assert slow_replicas({"worker-0": 0.1, "worker-1": 1.0}) == {}
     assert slow_replicas({**steps, "worker-9": None}) == {}

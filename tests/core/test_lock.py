@@ -1,4 +1,4 @@
-"""Tests that `requirements.lock` contains every dependency with its version and hashes, and no others."""
+"""Tests that `requirements.lock` contains every dependency with its version and hashes, and no other package."""
 
 from __future__ import annotations
 

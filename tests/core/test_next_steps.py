@@ -93,7 +93,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def hints(tree: ast.AST) -> Iterator[str]:
-    """Yields the texts of all hints in a syntax tree."""
+    """Yields the string literals of all hints in a syntax tree."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "hint":
             yield from texts(node.value)

@@ -87,7 +87,7 @@ def topology(folder: Path, text: str, **scripts: str) -> Path:
 
 
 def nothing_but(*variables: str) -> str:
-    """Returns a setup line that removes all variables from the program's environment except for the given ones."""
+    """Returns a setup line that removes all but the given variables from the program's environment."""
     return f"unset $(compgen -e | grep -vxE '{'|'.join(variables)}')"
 
 
@@ -108,7 +108,7 @@ def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:
 def only(look: Callable[[], Sequence[Found]]) -> Found:
     """Waits until `look()` returns exactly one item; returns this item.
 
-    Until a forked process executes its program, it has its parent's command line, so both processes match for a moment.
+    A forked process has its parent's command line until it calls exec, so both processes match for a moment.
     """
     found: list[Found] = []
 

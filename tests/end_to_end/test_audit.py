@@ -95,7 +95,7 @@ def test_installing_and_removing_an_agent_is_recorded_with_its_user(desktop: Des
     assert [re.split("  +", line)[1:] for line in shown.stdout.splitlines()[1:]] == [
         ["gpu-a", "agent retired", "kim@laptop", "-"],
         ["gpu-b", "agent installed", f"lee@{HERE}", __version__],
-        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # `hosts audit` had to start the agent.
+        ["gpu-a", "agent restarted", f"lee@{HERE}", __version__],  # `hosts audit` has started the agent.
     ]
     lab3["gpu-a"].stop_sshd()
     silent = desktop.torchyard("hosts", "audit", "gpu-a", "gpu-b", "--json")

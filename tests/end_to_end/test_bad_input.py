@@ -33,14 +33,14 @@ TORCH = """
 
 
 def refused(outcome: Outcome, code: int, *said: str) -> None:
-    """Asserts that a run was refused with this exit code, and that the message and the hint contain the given texts."""
+    """Asserts that a run was refused with this exit code, and that the message and the hint contain these strings."""
     assert outcome.code == code, (outcome.code, outcome.stderr)
     sentence = " ".join([outcome.error["message"], outcome.error["hint"]])
     for words in said:
         assert re.search(words, sentence), sentence
     assert outcome.error["hint"]
     for part in (outcome.error["message"], outcome.error["hint"]):
-        # The command prints the same texts on stderr.
+        # The command also prints the message and the hint on stderr.
         assert words_of(part) in words_of(outcome.stderr)
     assert not outcome.of("run_submitted")
 

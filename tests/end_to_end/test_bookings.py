@@ -188,19 +188,19 @@ def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_no
             (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
         torchyard(kim, "hosts", "check", code=1)
         torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
-        torchyard(lee, "bookings", "list")  # Kim's desktop already has a copy of the calendar.
+        torchyard(lee, "bookings", "list")  # Copies the calendar to Lee's desktop. Kim's has a copy.
         server.stop()
 
         shown = torchyard(kim, "status")
         assert "kim until" in shown.stdout
         assert "Free now: 2 of 4 GPUs" in shown.stdout
         assert "as of " in shown.stderr
-        # Lee's copy of the calendar contains Kim's booking. The booking may still exist, so the launch is refused.
+        # Lee's copy of the calendar contains Kim's booking, which may still exist, so Lee's launch is refused.
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused
         assert "That is as of " in refused
-        # The copy contains no booking of these GPUs. Another user may have booked them since the copy was made, so the
-        # run starts with a warning.
+        # The copy contains no booking of this GPU, but another user may have booked it since the copy was made. The run
+        # therefore starts with a warning.
         told = events(torchyard(lee, "run", alone, "--json").stdout)
         assert told[-1]["state"] == "succeeded"
         (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]

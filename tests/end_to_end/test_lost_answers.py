@@ -1,4 +1,4 @@
-"""Tests of requests to a primary whose answers are lost, when a run starts or later."""
+"""Tests of requests to the primary whose answers are lost, both at the start of a run and later."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def launch_here(desktop: Desktop, file: Path) -> None:
 
 
 def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
-    """Returns a replacement for `DaemonClient.call` that disconnects a host when the run is about to begin.
+    """Returns a replacement for `DaemonClient.call` that disconnects a host when `run.start` is called.
 
     Args:
-        asked: Whether the request still arrives, so only its answer is lost.
-        back: Whether the host is reachable again afterwards.
+        asked: Whether the request `run.start` arrives, so that only its answer is lost.
+        back: Whether the host becomes reachable again afterwards.
     """
     call = DaemonClient.call
 

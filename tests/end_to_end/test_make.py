@@ -1,4 +1,4 @@
-"""Tests of `make run` as described in the README, on a machine without a display."""
+"""Tests that `make run` trains the README's example on a machine without a display."""
 
 from __future__ import annotations
 

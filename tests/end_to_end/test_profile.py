@@ -1,4 +1,6 @@
-"""Tests that `torchyard profile` measures scripts on a host: with roles, as a black box, and one that fails."""
+"""Tests of `torchyard profile` on a host with three scripts: one that calls `distribute()`, a black box, and one that
+fails.
+"""
 
 from __future__ import annotations
 

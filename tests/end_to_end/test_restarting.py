@@ -1,4 +1,4 @@
-"""Tests of copying checkpoints between three hosts, and of runs that resume from these checkpoints."""
+"""Tests of `runs restart` on three hosts, between which checkpoints are copied."""
 
 from __future__ import annotations
 

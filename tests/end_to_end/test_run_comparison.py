@@ -1,4 +1,4 @@
-"""Tests that a run is compared with its prediction, and corrects the next one."""
+"""Tests that a run is compared with its prediction, and that the comparison corrects the next prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the questions that `torchyard run` asks on a terminal, and of the effects of the answers."""
+"""Tests that Ctrl-C makes `torchyard run` ask on a terminal whether to stop the run, and that the answer is obeyed."""
 
 from __future__ import annotations
 

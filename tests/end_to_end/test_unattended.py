@@ -86,7 +86,7 @@ def test_a_secret_is_in_the_program_and_nowhere_else(desktop: Desktop, lab3: Lab
     try:
         started(process, state="running")
         command_lines = [" ".join(argv) for host in lab3.hosts for _, argv in host.processes()]
-        assert any("it is there" in line for line in command_lines)  # The processes exist once `running` is reported.
+        assert any("it is there" in line for line in command_lines)  # Processes exist when `running` is reported.
         assert not any(SECRET in line for line in command_lines)
         assert desktop.torchyard("status", "--json").stdout.count(SECRET) == 0
         for host in lab3.hosts[:2]:

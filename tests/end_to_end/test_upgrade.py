@@ -26,7 +26,8 @@ from torchyard_core.launch.planning import LaunchContext
 pytestmark = pytest.mark.lab
 
 UPGRADE_ASKED_WITHIN_S = 5.0
-"""Time in seconds within which the daemon must be asked to exit. If it takes longer, the test does not test anything.
+"""Time in seconds for which the launch waits, so that the daemon is asked to exit meanwhile. If the request comes
+later, the test proves nothing.
 """
 COUNTING = """
     import pathlib, sys, time
@@ -47,7 +48,7 @@ class Installation:
         """Creates the installation.
 
         Args:
-            changes: Texts to replace in the agent, by module (`daemon_rpc_methods` for daemon/rpc_methods.py).
+            changes: Old and new source code in the agent, by module (`daemon_rpc_methods` for daemon/rpc_methods.py).
         """
         shutil.copytree(REPOSITORY / "agent", folder, ignore=shutil.ignore_patterns("__pycache__"))
         changes = {"__init__": (f'__version__ = "{OURS}"', f'__version__ = "{version}"'), **changes}
@@ -118,7 +119,7 @@ def noted_on(host: LabHost, version: str) -> dict[str, Any]:
 
 
 def keepers_on(host: LabHost) -> dict[int, str]:
-    """Returns, for the PID of each keeper on a host, the archive from which the keeper runs."""
+    """Returns the hash of the archive from which each keeper on a host runs, by PID."""
     found = {}
     for pid, argv in host.processes():
         line = " ".join(argv)
@@ -128,7 +129,7 @@ def keepers_on(host: LabHost) -> dict[int, str]:
 
 
 def keeper_on(host: LabHost) -> tuple[int, str]:
-    """Returns the PID and the archive of the host's only keeper."""
+    """Returns the PID and the archive's hash of the host's only keeper."""
     return only(lambda: list(keepers_on(host).items()))
 
 
@@ -184,8 +185,8 @@ def test_a_follower_sees_the_end_of_a_run_while_the_agent_is_replaced(
     following = desktop.start("runs", "logs", run_id, "--replica", "worker-0", "-f")
     assert following.stdout is not None
     assert following.stderr is not None
-    # This desktop follows the run, and has therefore installed its own agent, which is newer. Now another desktop
-    # deploys an agent that is newer still.
+    # Following the run has already replaced the agent with this desktop's newer one. Now another desktop deploys an
+    # even newer agent.
     first = following.stdout.readline()
     newest = install("9.0.0")
     newest.says("deploy", "gpu-a", "gpu-b")
@@ -222,7 +223,7 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
     wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
     own = json.loads(says(desktop, "run", counting_run, "--detach", "--json")[0].splitlines()[-1])["run_id"]
-    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # Each keeper runs from its own desktop's archive.
+    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # Each run uses the agent of its own desktop.
     for one in (own, run_id):
         says(desktop, "runs", "stop", one)
         assert shown(desktop, one)["state"] == "stopped"
@@ -285,8 +286,8 @@ def test_a_method_unknown_to_an_agent_is_an_error_with_a_hint(
 
     advice = f"Run `torchyard --home {desktop.home} deploy gpu-a`."
     assert f"gpu-a's agent {OURS} does not know logs.list. {advice}" in stderr
-    # Two desktops of the same version do not replace each other's agent automatically. `deploy` replaces it, and the
-    # run continues.
+    # A desktop does not automatically replace an agent of the same version. `deploy` replaces it, and the run
+    # continues.
     pid = agent_on(desktop)["pid"]
     lacking.says("runs", "list")
     assert agent_on(desktop)["pid"] == pid
@@ -337,7 +338,7 @@ def test_garbage_collection_spares_live_runs(desktop: Desktop, lab3: Lab, counti
     live = runs / run_id / "journal.jsonl"
     os.utime(live, (time.time() - 90 * 86400,) * 2)
 
-    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # Garbage collection has the lowest priority.
+    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # Garbage collection has a low priority.
     assert {path.name for path in runs.iterdir()} == {*ages, run_id} - {"21-old"}
     assert keepers_on(host)
     log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"

@@ -31,7 +31,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def built(what: str, source: Path, into: Path) -> Path:
-    """Builds a distribution from the tree at `source`, with the build hooks that pip and `build` call."""
+    """Builds an sdist or a wheel from the folder `source`, as pip and `build` do; returns its path."""
     command = [sys.executable, "-c", BUILD, f"build_{what}", str(into)]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -71,10 +71,10 @@ def test_the_wheel_holds_every_file_of_every_package(wheel: Path) -> None:
 
 @pytest.fixture
 def torchyard(wheel: Path, tmp_path: Path) -> Iterator[Command]:
-    """Returns the installed command for a user with an empty home folder, a separate agent folder and `--home`.
+    """Yields a function that runs the installed command for a user with an empty home folder.
 
-    Torch and the dependencies are imported from this environment's folder. Torchyard itself is not imported from there,
-    because this environment contains only a link to the repository, which has no effect there.
+    Torch and the dependencies are imported from the test's own environment. Torchyard itself is not, because Python
+    ignores that environment's .pth link to the repository in a folder that another .pth file adds.
     """
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
@@ -87,7 +87,7 @@ def torchyard(wheel: Path, tmp_path: Path) -> Iterator[Command]:
     home.mkdir()
     fleet = f"version: 1\nhosts:\n  - {{name: this-computer, local: true, agent_dir: {tmp_path / 'agent'}}}\n"
     (tmp_path / "fleet.yaml").write_text(fleet)
-    # No variable of this test's environment may lead to the repository.
+    # A variable such as PYTHONPATH could make the repository importable, so none is inherited.
     variables = {
         "HOME": str(home),
         "PATH": f"{environment}/bin:/usr/bin:/bin",
@@ -116,4 +116,4 @@ def test_the_installed_wheel_trains_an_example(torchyard: Command, tmp_path: Pat
     assert "succeeded" in done.stdout
     assert (tmp_path / "agent").is_dir()
     assert (tmp_path / "home").is_dir()
-    assert list((tmp_path / "user").iterdir()) == []  # No program may have written to the user's folder.
+    assert list((tmp_path / "user").iterdir()) == []  # No file was written to the user's home.

@@ -24,7 +24,7 @@ SLEEPER = "import os, signal, sys, time; print(os.getpid(), flush=True); time.sl
 
 
 class Site:
-    """A host with one GPU, users other than root, and the team's calendar."""
+    """A host with one GPU and several users other than root, and the team's calendar."""
 
     def __init__(self, there: Lab, desktop: Callable[..., Desktop], folder: Path):
         self.host: LabHost = there["gpu-a"]
@@ -47,8 +47,8 @@ class Site:
         return made
 
     def run(self, user: str, program: str = SLEEPER, *under: str) -> tuple[subprocess.Popen[str], int]:
-        """Starts a program as a Unix user, prefixed with the command `under`. Returns the process and the PID that it
-        prints.
+        """Starts a Python program as a Unix user, through the command `under` if given. Returns the process and the PID
+        that it prints.
         """
         process = self.host.start([*under, "python3", "-c", program], user)
         assert process.stdout is not None
@@ -67,7 +67,7 @@ class Site:
         return int(self.host.exec(["stat", "-c", "%u", f"/proc/{pid}"], check=True).stdout)
 
     def on_gpu(self, *pids: int, drawing: tuple[int, ...] = ()) -> None:
-        """Makes the fake NVML library report that these processes compute or draw on the GPU."""
+        """Makes the fake NVML library report that `pids` compute and `drawing` draw on the GPU."""
         compute, graphics = ([(pid, 1000) for pid in found] for found in (pids, drawing))
         gpu = FakeGpu(UUID, compute=compute, graphics=graphics, utilisation=0)
         write_gpus(self.host.tmp / "nvml" / "gpus", [gpu])
@@ -104,7 +104,7 @@ class Site:
 
 @contextmanager
 def booked_host(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Site]:
-    """Yields the host. No agent runs on it until the first call of `Site.team`."""
+    """Yields the site. No agent runs on the host before the first call of `Site.team`."""
     inside = "/tmp/nvml"
     environment = {
         "LD_LIBRARY_PATH": inside,

@@ -16,7 +16,7 @@ EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample: the generations that had live processes, by host."""
+    """The generations that had live processes at one time, by host."""
 
     time: float
     alive: dict[str, set[int]] = field(default_factory=dict)
@@ -27,10 +27,10 @@ class Sample:
 
 
 class GenerationWatch:
-    """Takes samples in a thread until the context is left.
+    """Takes samples in a thread until the context exits.
 
-    Two generations are considered alive at once only if the older one is alive after the newer one has been seen,
-    because a sample is not instantaneous.
+    Taking a sample takes time. Two generations therefore count as alive at once only if a process of the older one is
+    still alive after the newer one has been found.
     """
 
     def __init__(self, lab: Lab, run_id: str):

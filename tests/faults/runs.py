@@ -1,4 +1,4 @@
-"""Runs that tests launch, and that tests observe through the hosts' files and /proc."""
+"""Launches runs on the lab's hosts, and observes them through the hosts' files and /proc."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class LaunchedRun:
 
 
 class Team:
-    """The lab's hosts with their agents, and open links over which tests launch runs on the hosts."""
+    """The lab's hosts with open links to their agents, over which tests launch runs."""
 
     def __init__(
         self,
@@ -175,9 +175,7 @@ def daemon_of(host: LabHost) -> int:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Returns the environment with which a process was started; an empty dictionary if the process has exited or is
-    exiting.
-    """
+    """Returns the environment with which a process was started, or an empty dictionary if the process has exited."""
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

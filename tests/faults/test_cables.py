@@ -1,4 +1,4 @@
-"""Tests of network failures: a short one has no effect, and a host that was lost in a long one is used again."""
+"""Tests of network failures: a short failure has no effect, and a host lost in a long one is used again afterwards."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_a_cable_cut_for_five_seconds_has_no_effect(team: Team) -> None:
     assert run.states()[-1] == "running"
     assert run.of("gang_restart") == []
     assert run.stop()["state"] == "stopped"
-    # The member must have reconnected, because only the primary could tell it how the run ended.
+    # The member's journal has the end of the run, which only the primary knows, so the member has reconnected.
     assert run.ended(host="gpu-c")["state"] == "stopped"
 
 
 @pytest.mark.timeout(240)
 def test_a_cable_cut_for_thirty_seconds_never_leaves_two_generations_running_at_once(team: Team) -> None:
-    """Slow: the cut lasts for thirty seconds, which is twenty seconds longer than the default lease."""
+    """Slow, because the cable is cut for thirty seconds, much longer than the default lease of ten seconds."""
     run = team.launch(team.topology(COUNTING, "max_restarts: 2\nfailure_grace_s: 0.5\nstop_grace_s: 1"))
     run.wait_for_output(" 1\n")
     host = team.lab["gpu-c"]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.lab
 
 SHORT = "import time; time.sleep(1); print('done')"
 IMPATIENT_S = {"waiting": 2.0, "starting": 5.0}
-"""Seconds for which keepers wait for a silent desktop: long enough for a desktop to prepare a launch on a busy machine.
+"""Keepers' timeouts in seconds for a silent desktop, by state. On a busy machine, a desktop may prepare that long.
 """
 
 
@@ -43,7 +43,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr("torchyard_core.launch.launch.check_connectivity", cut)
-    # With `take_back` replaced, the desktop exits without cleaning up, as it would after SIGKILL.
+    # Without `take_back`, the desktop exits without cleaning up, as it would after SIGKILL.
     monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -55,7 +55,7 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
 
 
 def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, the hosts other than the primary would hold GPUs for a run that is shown as stopped."""
+    """Otherwise, the other hosts would hold GPUs for a run that is shown as stopped."""
 
     def leave(*_: object) -> None:
         raise KeyboardInterrupt

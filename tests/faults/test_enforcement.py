@@ -1,6 +1,4 @@
-"""Tests of enforcement between two Unix users of a host with a booked GPU. The agent runs as root or as one of the
-users.
-"""
+"""Tests of enforcement on a host whose GPU is booked by one of two Unix users. The agent runs as root or as a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of hosts whose disks are full: the user gets an error message, and the run's journal remains intact."""
+"""Tests of hosts whose disks are full: the user sees the cause, and the journals of runs remain intact."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def on_a_small_disk(lab3: Lab, make_desktop: Callable[..., Desktop], tmp_path: P
 
 
 def fill(host: LabHost) -> None:
-    """Fills the host's small disk, including any space that another program frees in the meantime."""
+    """Fills the host's small disk completely, even if other programs free space in the meantime."""
 
     def is_full() -> bool:
         host.exec(["sh", "-c", f"cat /dev/zero >>{AGENT_DIR}/filler"])
@@ -70,9 +70,7 @@ def free(host: LabHost) -> int:
 
 
 def small_disk(host: LabHost) -> Path:
-    """Returns the path of the host's small disk on this machine. The path leads through /proc/PID/root of a process on
-    the host.
-    """
+    """Returns the path of the host's small disk on this machine, through /proc/PID/root of a process on the host."""
     return Path(f"/proc/{pids_of(host)[0]}/root{AGENT_DIR}")
 
 

@@ -1,6 +1,4 @@
-"""Tests of local clients that misbehave towards the daemon or a keeper: they send malformed or partial messages, or
-never read.
-"""
+"""Tests of local clients that send malformed or partial messages to the daemon or a keeper, or never read answers."""
 
 from __future__ import annotations
 
@@ -89,7 +87,7 @@ buffers two lines of the maximum length; answers take 1 MB; a thousand requests 
 
 
 def run_script(host: LabHost, script: str, method: str = "hello", run_id: str = "") -> Any:
-    """Runs, on a host, a script that connects to the daemon or to a run's keeper; returns its JSON output."""
+    """Runs a script on a host, which connects to the daemon or to a run's keeper; returns the script's JSON output."""
     said = host.exec([sys.executable, "-c", TALK + script, str(REPOSITORY / "agent"), run_id, method], timeout=90)
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout)
@@ -123,7 +121,7 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
 
 
 def test_a_client_that_never_reads_is_dropped(team: Team) -> None:
-    """Slow: the client is dropped only after ten seconds."""
+    """Slow, because a client is dropped only after ten seconds."""
     run = team.launch(team.topology(FOREVER, replicas=1))
     run.wait_for("running")
     host = team.lab[run.primary]

@@ -166,7 +166,7 @@ def test_a_rank_that_ignores_sigterm_has_ended_five_seconds_after_a_failure(team
 
 @pytest.mark.train
 def test_the_workers_of_a_data_loader_do_not_outlive_their_killed_parent(team: Team) -> None:
-    """Slow: the test imports torch twice."""
+    """Slow, because two generations import torch."""
     run = team.launch(team.topology(LOADING, SOON, replicas=1))
     host = team.lab[run.places["worker-0"]]
     wait_until(lambda: "batch 0" in run.log("worker-0"), within_s=60)

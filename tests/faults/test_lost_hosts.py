@@ -60,7 +60,7 @@ def test_a_destroyed_host_that_is_needed_ends_the_run_with_its_reason(team: Team
 
 
 def test_all_other_hosts_end_their_ranks_when_the_primary_is_destroyed(team: Team) -> None:
-    """Slow: the default lease takes ten seconds, and the ranks ignore SIGTERM, so the grace period is added."""
+    """Slow, because the default lease is ten seconds, and ranks that ignore SIGTERM are killed only after the grace."""
     run = team.launch(team.topology(IGNORING_SIGTERM, "host_wait_s: 0"))
     run.wait_for_output("up")
     others = [host for host in team.lab.hosts if host.name != run.primary]

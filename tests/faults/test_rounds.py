@@ -1,4 +1,4 @@
-"""Tests that no resource accumulates over a hundred runs in sequence, each of which is stopped by force."""
+"""Tests that a daemon leaks no resources over a hundred runs, each of which is stopped by force."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ eighty runs would cause.
 
 
 class Rounds:
-    """Launches and stops runs over one open link: a round is `run.prepare`, `run.start`, `run.stop`, `run.remove`."""
+    """Prepares, starts, stops and removes runs one after the other over one open link."""
 
     def __init__(self, team: Team, host: str):
         self._link = team.fleet.link(host)
@@ -87,7 +87,7 @@ class Rounds:
 
 
 def test_a_hundred_rounds_leave_no_process_and_a_daemon_that_is_as_it_was(team: Team) -> None:
-    """Slow: the test starts a hundred runs."""
+    """Slow, because the test starts a hundred runs."""
     rounds = Rounds(team, "gpu-a")
     for number in range(WARM_UP):
         rounds.play(number)

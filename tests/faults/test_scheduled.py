@@ -46,8 +46,7 @@ def test_scheduled_runs_can_be_stopped_and_start_by_themselves_with_all_desktops
     assert tonight.stop(force=False)["state"] == "stopped"
     assert "starting" not in tonight.states()
 
-    # The start is soon, to keep the test short, but a busy machine must be able to launch and inspect the run before
-    # it.
+    # The run starts soon, to keep the test short, but late enough to be inspected before that on a busy machine.
     start_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4) + 3 * took
     run = launched(team, tmp_path, start_at)
     for host in run.places.values():

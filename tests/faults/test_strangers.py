@@ -1,4 +1,4 @@
-"""Tests of unauthenticated clients at the gang port: clients that send nothing, malformed data, or replayed traffic."""
+"""Tests of unauthenticated clients that send no data, malformed data or recorded traffic to a gang port."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ SILENT = 150
 
 
 def gang_port(host: LabHost) -> int:
-    """Returns the only port other than the SSH port on which a process of the host listens. Reserved ports are bound
-    but not listening.
+    """Returns the port on which the host's keeper listens for members: the only listening port besides SSH's.
+
+    Reserved ports are bound, but not listening.
     """
     rows = (line.split() for line in Path(f"/proc/{keeper_of(host)}/net/tcp").read_text().splitlines()[1:])
     (port,) = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - {host.port}
@@ -122,9 +123,9 @@ def test_a_replay_of_recorded_traffic_is_rejected(team: Team) -> None:
 
 
 def _data_sent_to(port: int, speaker: str, heard: str) -> bytes:
-    """Returns the data that `speaker` sent to a port, on the connection with the most data.
+    """Returns the data that the address `speaker` sent to a port, on the connection with the most data.
 
-    The other connections only test whether the port can be reached.
+    Other connections only test whether the port can be reached.
     """
     pieces: dict[int, dict[int, bytes]] = {}
     for line in heard.splitlines():

@@ -1,4 +1,4 @@
-"""Tests of the failure policy under five strategies, when a replica of each kind is killed, and of `runs stop`.
+"""Tests of `runs stop` and of failures under five strategies: replicas of each role are killed during training.
 
 All failures of a strategy occur one after another in a single run, because each process takes seconds to import torch.
 """
@@ -73,7 +73,7 @@ SOON_S = 60.0
 
 @pytest.fixture
 def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
-    """A desktop whose hosts have an interpreter that has already imported torch."""
+    """Returns a desktop whose hosts use an interpreter that has already imported torch."""
     desktop.use(lab3, python=warm_python)
     return desktop
 
@@ -264,7 +264,7 @@ def test_a_killed_reducer_is_replaced_while_trainers_wait_with_the_same_result(t
     assert KILLED.search(cause)
     assert "reducer-0 is back" in run.log("chief-0")
 
-    # The run restarts from a checkpoint that is older than the reducer's failure, so all later sums are computed again.
+    # The trainers restart from a checkpoint that is older than the reducer's failure, so later sums are repeated.
     kill(team, run, "worker-1")
     wait_for_starts(run, 2, *trainers)
     assert len(restarts(run, "reducer-0")) == 1

@@ -1,4 +1,4 @@
-"""Tests of sweeps on three hosts, in which a trial, a host and the desktop are killed."""
+"""Tests of sweeps on three hosts, during which a trial, a host or the desktop is killed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The lab: several hosts on one machine, each with its own address, name, HOME, processes and real OpenSSH server.
 
     with Lab(2, directory=tmp_path) as lab:
-        lab.ssh(lab.hosts[0], "hostname").stdout # "gpu-a\\n" lab["gpu-b"].destroy() # like a power cut
+        lab.ssh(lab.hosts[0], "hostname").stdout  # "gpu-a\\n"
+        lab["gpu-b"].destroy()  # like a power cut
 
 Tests use the fixtures of `tests/lab_fixtures.py`; `python -m tests.lab` keeps a lab running in a terminal.
 """

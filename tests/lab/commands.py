@@ -1,4 +1,4 @@
-"""Forks `torchyard` commands from a process that has imported the modules, which saves half a second per command."""
+"""Forks `torchyard` commands from a process that has imported their modules, which saves half a second per command."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Commands:
     ) -> subprocess.CompletedProcess[str] | None:
         """Runs a command to its end.
 
-        Returns None if the command cannot be forked: because another command is running, or because variables that an
-        interpreter reads only at its start differ from those of the fork server. Raises subprocess.TimeoutExpired.
+        Returns None if the command cannot be forked: if another command is running, or if environment variables that an
+        interpreter reads only when it starts differ from the fork server's. Raises subprocess.TimeoutExpired.
         """
         if not self._free.acquire(blocking=False):
             return None

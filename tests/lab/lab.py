@@ -1,4 +1,4 @@
-"""A lab: several hosts from boot to removal."""
+"""Creates a lab of several hosts, and removes it."""
 
 from __future__ import annotations
 

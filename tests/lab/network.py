@@ -89,7 +89,7 @@ class Network:
 
 
 def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
-    """Disables IPv6 on new interfaces, because the kernel's own IPv6 traffic would be included in the byte counters."""
+    """Disables IPv6 on new interfaces, because byte counters would include the kernel's own IPv6 traffic."""
     commands = [
         f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
         for namespace in namespaces

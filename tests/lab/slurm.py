@@ -263,7 +263,7 @@ class SlurmCluster:
         return "\n".join(lines) + "\n"
 
     def _start_munged(self, host: LabHost) -> None:
-        # Connections to slurmdbd use munge's usual socket, whatever AuthInfo says.
+        # Connections to slurmdbd use munge's default socket, regardless of AuthInfo.
         host.exec(["mkdir", "-p", "/run/munge"], check=True)
         files = {"key-file": "munge.key", "log-file": "munged.log"}
         files |= {"pid-file": "munged.pid", "seed-file": "munged.seed"}

@@ -1,4 +1,7 @@
-"""Tests that the guard fails tests that leak, and that tests are skipped, or fail in CI, if no lab can be created."""
+"""Tests that the fixture `nothing_left_behind` fails tests that leak, and that tests without a lab are skipped.
+
+In CI, tests without a lab fail.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_destroyed_node_ends_its_job_and_comes_back(make_cluster: ClusterFacto
 def test_a_database_records_the_jobs(make_cluster: ClusterFactory) -> None:
     cluster = make_cluster(nodes=1, database=True)
     cluster.run("srun", "--account=nlp", "true")
-    # The command of `job_queue.accounted_state`.
+    # `job_queue.accounted_state` runs this command.
     command = ("sacct", "-n", "-X", "-D", "-P", "-j", "1", "-o", "State")
     wait_until(lambda: cluster.run(*command).stdout.split() == ["COMPLETED"], what=cluster.log)
 

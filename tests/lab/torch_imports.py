@@ -1,4 +1,4 @@
-"""The imports of training scripts, except for Torchyard's own modules, which are imported from the host's archive."""
+"""The imports of training scripts, except for Torchyard's modules, which scripts import from the host's own archive."""
 
 from __future__ import annotations
 

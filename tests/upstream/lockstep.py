@@ -29,7 +29,7 @@ class Lockstep:
         self._living = set(range(ranks))
         self._met = [0] * ranks
         self._boxes: list[list[tuple[str, Any]]] = [[("", None)] * ranks for _ in range(2)]
-        """The values of a call and of the next call, to which a rank may contribute while others still read."""
+        """The values of the current call and of the next, which a rank may set while others still read the current."""
         self._error: BaseException | None = None
 
     def run(self, program: Callable[[int], None]) -> None:

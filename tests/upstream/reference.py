@@ -31,7 +31,7 @@ _this_rank = threading.local()
 
 
 class Cluster:
-    """Provides, for one rank of the reference, those calls of torchyard_roles' Cluster that loops use."""
+    """Replaces torchyard_roles' Cluster for one rank of the reference; has those methods that loops call."""
 
     role = "worker"
     device = torch.device("cpu")
@@ -80,7 +80,7 @@ class Cluster:
 
             return own_step(averaged)
 
-        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # The test replaces this method.
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]  # The reference wraps this method.
 
     def after_backward(self) -> None:
         """Averages the gradients of every model, and copies the chief's buffers to all ranks.
@@ -94,7 +94,7 @@ class Cluster:
             buffers = dict(model.named_buffers())
             first = self._meet("buffers", {name: each.clone() for name, each in buffers.items()})[0]
             for name, each in buffers.items():
-                # The assignment uses `.data`, because autograd may still need batch norm's statistics for a backward
+                # `.data` hides the change from autograd, which may still need batch norm's statistics for a backward
                 # pass.
                 each.data.copy_(first[name])
 

@@ -35,7 +35,7 @@ STRATEGIES = {
 """For each strategy, the strategy block of the topology and the additional pool that the strategy needs."""
 WORKERS = (2, 3)
 PACE = {"UPSTREAM_RATE": "0.3", "UPSTREAM_PASSES": "4"}
-"""Environment variables that make the loops of asynchronous groups take smaller and more steps."""
+"""Environment variables with which loops take more and smaller steps, for asynchronous groups."""
 SILENT_FAULTS = {"plateau_of_each"}
 """Loops whose ranks diverge because of a defect in the script. If such a run continued, its result would silently be
 wrong.
@@ -172,9 +172,9 @@ def judge(
     results: Path,
     expected: Path,
 ) -> Verdict:
-    """Returns the verdict on a run, given how it ended and how its results compare with the reference.
+    """Returns the verdict on a run, from its end and from the comparison of its results with the reference.
 
-    For downpour, the ranks of the reference train separately.
+    For downpour, the reference's ranks have trained separately, and the run must only have learned.
     """
     if done is None:
         return Verdict("hangs", f"after {PATIENCE_S} s")
@@ -205,7 +205,7 @@ def judge(
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], rank: int) -> Iterator[tuple[float, str]]:
-    """Yields, for each tensor, the largest difference and the name; the difference of a missing tensor is infinity.
+    """Yields the largest difference and the name of each tensor. A missing tensor has an infinite difference.
 
     Buffers are compared only on rank 0.
     """

@@ -54,7 +54,7 @@ def _installed() -> None:
 
 
 def results(output: str) -> list[str]:
-    """Returns the lines of the output that contain a script's results, or the titles and results of its tests.
+    """Returns the lines of a script's output that contain its results, or the titles and results of its tests.
 
     Accelerate's scripts print such a line once per host, so equal lines count once.
     """

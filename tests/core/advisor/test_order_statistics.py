@@ -1,4 +1,4 @@
-"""Tests the expected maximum against known values."""
+"""Tests of the expected maximum of normally distributed times, against published values."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ B = 200 * MEGABIT
 
 
 def layout(kind: str, trainers: int, servers: int = 0, groups: int = 1, **settings: object) -> Layout:
-    """Returns a layout with each replica on a host of its own."""
+    """Returns a layout with each replica on a separate host."""
     each = trainers // groups
     hosts = [tuple(range(number * each, (number + 1) * each)) for number in range(groups)]
     strategy = Strategy(kind=StrategyKind(kind), **settings)
@@ -137,8 +137,8 @@ def test_a_slow_link_is_named_and_determines_the_step() -> None:
     found = predict(layout("all_reduce", 4), hosts)
     assert found.step_s == pytest.approx(2 * M * 3 / 4 / (50 * MEGABIT), rel=0.12)
     assert found.bottleneck.startswith("link of host-2, ")
-    # A ring sends 1.5 times the gradients over the slow link, but servers on other hosts receive them from it only
-    # once.
+    # In a ring, 1.5 times the gradients cross the slow link in each direction. With servers on other hosts, the
+    # gradients cross it only once.
     assert predict(layout("sandblaster", 4, 4), [*hosts, *advised(4)]).step_s < found.step_s
 
 

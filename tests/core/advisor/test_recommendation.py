@@ -1,4 +1,4 @@
-"""Tests which topologies are considered and recommended, and the errors."""
+"""Tests of advice: which topologies are compared, which one is recommended, and when advice is refused."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_runs_in_which_only_some_steps_exchange_are_not_compared(
     served = strategy.kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR)
     found = predicted(strategy, groups=groups, servers=2 if served else 0)
     assert (found is not None) == is_compared
-    if found is not None:  # The servers step the optimizer, so its time is not part of the trainers' computing time.
+    if found is not None:  # The servers step the optimizer, so the trainers' computing time is shorter.
         assert found.median.compute_s == pytest.approx(0.5 if served else 0.51)
 
 

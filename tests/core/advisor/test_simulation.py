@@ -16,7 +16,7 @@ def test_pieces_pass_a_link_one_after_the_other_as_they_become_ready() -> None:
 def test_stages_of_different_pieces_overlap() -> None:
     stages = [Stage(((0, 1.0),)), Stage(((1, 1.0),))]
     assert simulate([(0.0, 1.0)] * 10, stages).end_s == 11.0
-    # A stage over the same link does not overlap.
+    # Two stages that use the same link do not overlap.
     assert simulate([(0.0, 1.0)] * 10, [Stage(((0, 1.0),)), Stage(((0, 1.0),))]).end_s == 20.0
 
 

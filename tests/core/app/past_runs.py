@@ -44,7 +44,7 @@ def past_run(
     text: str = TOPOLOGY,
     **changes: Any,
 ) -> RunRecord:
-    """Records an ended run whose computing and exchange took these multiples of their predictions.
+    """Records a finished run whose computing and exchange took these multiples of the predicted times.
 
     Args:
         text: The topology.

@@ -1,4 +1,4 @@
-"""Tests of changes to the settings file: no other character changes, and invalid values and files are refused."""
+"""Tests of changes to the settings file: all other text is preserved, and invalid values and files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that past runs are compared with their predictions, and correct the next ones."""
+"""Tests that past runs are compared with their predictions, and that the ratios correct later predictions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def work(tmp_path: Path, home: Home) -> Path:
-    """Returns a working folder, for whose script a profile of an earlier snapshot is stored."""
+    """Returns a working folder. A profile of the script, measured on an earlier snapshot, is stored."""
     folder = (tmp_path / "work").resolve()
     folder.mkdir()
     (folder / "train.py").write_text("import torchyard_roles\n")

@@ -1,4 +1,4 @@
-"""Tests of testing, joining, creating and leaving a team's calendar in PostgreSQL."""
+"""Tests of the address of a team's calendar in PostgreSQL, and of joining and creating such a calendar."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_core.user_settings import read_user_settings
 
 
 class Ring(KeyringBackend):
-    """A keyring in memory. If `is_there` is false, it refuses passwords, as on a computer without a keyring."""
+    """A keyring in memory. While `is_there` is false, storing a password raises NoKeyringError."""
 
     priority = 1.0  # type: ignore[assignment]  # keyring declares a property.
 

@@ -129,7 +129,7 @@ def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """Returns the user who runs initdb, because initdb refuses to run as root."""
+    """Returns an unprivileged user to run PostgreSQL, whose initdb refuses to run as root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

@@ -1,4 +1,4 @@
-"""The length that is proposed for the booking of a run."""
+"""Tests of the length that is proposed for the booking of a run."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ def local(text: str, now: datetime = NOW, zone: str = ZONE) -> str:
         ("day after tomorrow 9", "Wed 2026-11-25 09:00"),
         ("25.11. 14:00", "Wed 2026-11-25 14:00"),
         ("25.11.2027 14:00", "Thu 2027-11-25 14:00"),
-        # A recent date is taken as a past date of this year, although a booking cannot begin in the past.
+        # A date less than 90 days ago is read as a date of this year, although a booking cannot begin in the past.
         ("1.11.", "Sun 2026-11-01 00:00"),
         ("1.2.", "Mon 2027-02-01 00:00"),
-        # A date is recent if it is less than 90 days ago, whether the month is a number or a word.
+        # The limit of 90 days is the same whether the month is a number or a word.
         ("25.8.", "Wed 2027-08-25 00:00"),
         ("Aug 25", "Wed 2027-08-25 00:00"),
         ("26.8.", "Wed 2026-08-26 00:00"),

@@ -1,4 +1,4 @@
-"""Tests of clusters in the fleet file."""
+"""Tests of clusters in the fleet file: reading, problems, and how pools are assigned to a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of determining which GPUs of a host are in use, from a telemetry sample; the planner needs this."""
+"""Tests of determining from a telemetry sample which GPUs of a host are in use, as the planner must know."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ gcloud ai custom-jobs create \\
   --worker-pool-spec=machine-type=n1-highmem-96,replica-count=1,accelerator-type=NVIDIA_TESLA_V100,accelerator-count=8,container-image-uri=IMAGE \\
   --worker-pool-spec=machine-type=n1-highmem-96,replica-count=4,accelerator-type=NVIDIA_TESLA_V100,accelerator-count=8,container-image-uri=IMAGE \\
   --worker-pool-spec=machine-type=n1-highcpu-16,replica-count=16,container-image-uri=us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest
-"""  # noqa: E501 - as it is pasted
+"""  # noqa: E501  # Users paste such long lines.
 VERTEX_PYTHON = """\
 from google.cloud import aiplatform
 

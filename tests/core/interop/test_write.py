@@ -81,7 +81,7 @@ def _program(path: Path, text: str) -> None:
 
 
 def run(place: Path, command: list[str], **env: str) -> list[Started]:
-    """Runs a command; returns all started replicas in the order of their command lines."""
+    """Runs a command; returns the started replicas, sorted by command line."""
     path = f"{place}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(command, env={"PATH": path, **env}, cwd=place, check=True, timeout=20)
     found = []

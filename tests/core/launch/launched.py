@@ -1,6 +1,4 @@
-"""Returns the assignments of replicas that a launch would send to hosts. Tests with short topologies use this
-module.
-"""
+"""The assignments of replicas that a launch would send to hosts, for tests with short topologies."""
 
 from __future__ import annotations
 

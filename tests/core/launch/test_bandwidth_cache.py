@@ -1,4 +1,4 @@
-"""Tests of the file of measured bandwidths."""
+"""Tests of the cache of measured bandwidths: storing, damaged files, and the slowest link among hosts."""
 
 from __future__ import annotations
 

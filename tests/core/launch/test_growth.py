@@ -1,4 +1,4 @@
-"""Tests of the desktop's part in adding workers to a live run. Links only record requests."""
+"""Tests of how a desktop adds workers to a live run. The links to the hosts only record the requests."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_cancellation_after_the_request_withdraws_the_workers(scenario: Scenar
         yield None
         yield {"event": "withdrawal", "replica": "worker-2", "reason": "kim has interrupted their addition"}
 
-    scenario.events = events()  # type: ignore[assignment]  # read once
+    scenario.events = events()  # type: ignore[assignment]  # The events are read only once.
     with pytest.raises(Cancelled):
         growing.run()
     assert scenario.params("run.withdraw")["replicas"] == ["worker-2"]

@@ -24,7 +24,7 @@ def workers(count: int, more: str = "") -> str:
     return f"{{name: w, role: worker, replicas: {count}{', ' + more if more else ''}}}"
 
 
-# Tests of ranks
+# Tests of the numbers of ranks
 
 
 def test_ranks_count_the_chief_first_then_workers_one_rank_a_gpu_else_one() -> None:
@@ -69,7 +69,7 @@ def test_without_a_chief_worker_0_has_rank_0_and_the_primary() -> None:
     assert planned.primary == planned.replica("worker-0").host
 
 
-# Tests of gangs and worlds
+# Tests of the assignment of trainers to gangs and process groups
 
 
 @pytest.mark.parametrize("kind", ["none", "all_reduce", "sandblaster", "reduction_server"])
@@ -101,7 +101,7 @@ def test_asynchronous_kinds_have_a_gang_and_a_torch_world_a_worker_group() -> No
     assert (middle.first_rank, middle.first_world_rank, middle.node_rank) == (3, 3, 2)
 
 
-# Tests of ports
+# Tests of the number of ports that a host needs
 
 
 def test_each_replica_needs_a_port_and_each_world_one_more_where_its_first_replica_is() -> None:
@@ -119,7 +119,7 @@ def test_too_few_ports_are_not_shared_in_silence() -> None:
         assign_ports(planned, {"a": [1, 2]})
 
 
-# Tests of problems
+# Tests of plans of topologies that have problems or do not fit
 
 
 def test_the_plan_is_partial_where_something_does_not_fit() -> None:

@@ -28,7 +28,7 @@ from torchyard_core.launch.replica_plans import PreparedHost, cluster_plan, repl
 from torchyard_core.topology.model import Program, Strategy, StrategyKind
 from torchyard_roles.environment import Options, read
 
-# Tests of torchrun's contract
+# Tests of the variables that torchrun sets
 
 
 def test_trainers_see_torchrun_s_contract_with_a_replica_with_gpus_for_a_node() -> None:
@@ -70,7 +70,7 @@ def test_replicas_without_gpus_on_one_host_are_one_node_of_torchrun_s() -> None:
     four = "{name: w, role: worker, replicas: 4}"
     run = launched(topology(four, pins="{worker-0: one, worker-1: two, worker-2: one, worker-3: one}"))
     assert nodes(run) == [("0", "3", "0", "2"), ("0", "1", "1", "2"), ("1", "3", "0", "2"), ("2", "3", "0", "2")]
-    # Here, processes are numbered within each replica, as in reports, logs and checkpoints.
+    # In an assignment, `local_rank` numbers the processes of one replica, as reports, logs and checkpoints do.
     assert [rank["local_rank"] for share in run.values() for rank in share["ranks"]] == [0, 0, 0, 0]
     places = [read(env(share)) for share in run.values()]
     assert [(place.local_rank, place.local_world_size, place.name) for place in places] == [
@@ -143,7 +143,7 @@ def test_who_does_not_train_sees_nothing_of_the_trainers_world(name: str) -> Non
     assert found["TORCHELASTIC_ERROR_FILE"] == f"/runs/{share['host']}/errors/{name}.0.json"
 
 
-# Tests of threads
+# Tests of OMP_NUM_THREADS
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_program_s_own_thread_count_wins() -> None:
     assert env(run["worker-0"])["OMP_NUM_THREADS"] == "4"
 
 
-# Tests of GPUs and network
+# Tests of the variables for GPUs and network interfaces
 
 
 def test_every_rank_of_a_replica_sees_all_its_gpus_by_uuid() -> None:
@@ -206,7 +206,7 @@ def test_an_unknown_interface_is_left_to_nccl_and_gloo() -> None:
     assert "GLOO_SOCKET_IFNAME" not in found
 
 
-# Tests of the user's variables
+# Tests of the user's and Torchyard's own variables
 
 
 def test_a_pool_s_variables_win_over_the_program_s() -> None:

@@ -1,4 +1,4 @@
-"""Tests of snapshots of working folders."""
+"""Tests of which files of a working folder a snapshot contains, and of the snapshot's root hash."""
 
 from __future__ import annotations
 

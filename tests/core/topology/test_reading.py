@@ -28,7 +28,7 @@ def refusal(text: str) -> str:
     return raised.value.sentence()
 
 
-# Tests of values
+# Tests of invalid values
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_key_left_empty_is_a_key_left_out() -> None:
     assert read.topology.pins == {}
 
 
-# Tests of keys
+# Tests of unknown, duplicate and merged keys
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_shared_block_can_be_written_once() -> None:
     assert [(pool.name, pool.gpus) for pool in read.topology.pools] == [("a", 2), ("b", 2)]
 
 
-# Tests of YAML that does not parse
+# Tests of invalid YAML
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_document_that_is_no_block_of_keys_is_a_problem(text: str, what: str) 
     assert printed(text) == [f"f.yaml:1: error wrong-value the document must be a block of keys, not {what}"]
 
 
-# Tests of files
+# Tests of reading files that are missing, unreadable or very large
 
 
 def test_a_file_s_own_folder_is_known_and_its_name_is_as_the_user_gave_it(

@@ -1,1 +1,1 @@
-"""Proof of the advisor's predictions: runs on hosts with shaped links, compared with what was predicted for them."""
+"""Proof of the advisor's predictions: measured speeds on links with limited rates, compared with predicted ones."""

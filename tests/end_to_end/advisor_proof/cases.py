@@ -1,4 +1,4 @@
-"""The cases of the proof, which a seed determines. No constant of the predictions was fitted to them."""
+"""The cases of the proof, generated from a seed. No constant of the predictions was fitted to these cases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def exchange_s(self) -> float:
-        """A rough estimate of the time of a step's exchange over the slowest link."""
+        """A rough estimate of a step's exchange time over the slowest link, in seconds."""
         alone = self.megabytes * 8 / min(self.rates_mbit)
         if self.kind in ("all_reduce", "hogwild", "diloco"):
             every = self.settings.get("sync_every", self.settings.get("inner_steps", 1))
@@ -63,7 +63,7 @@ class Case:
 
     @property
     def steps(self) -> int:
-        """Number of measured steps: whole periods, for about MEASURED_S."""
+        """Number of measured steps: about MEASURED_S seconds, rounded to a multiple of `every`."""
         count = MEASURED_S / (self.compute_s + (self.exchange_s if self.kind == "sandblaster" else 0.0))
         count = min(count, MEASURED_S / max(self.exchange_s, 0.1))
         return max(2, round(max(8.0, count) / self.every)) * self.every
@@ -88,7 +88,7 @@ def _case(random: Random, number: int) -> Case:
     settings: dict[str, Any] = {}
     if kind in ("reduction_server", "sandblaster", "downpour"):
         servers = random.randint(1, min(8, MOST_HOSTS - workers))
-    if kind == "reduction_server" and number // len(KINDS) % 2:  # Half of them have more reducers than workers.
+    if kind == "reduction_server" and number // len(KINDS) % 2:  # Half of these cases have more reducers than workers.
         workers = random.randint(2, 4)
         servers = random.randint(workers + 1, min(8, MOST_HOSTS - workers))
     if kind == "hogwild":

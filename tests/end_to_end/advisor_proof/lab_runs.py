@@ -1,4 +1,4 @@
-"""Runs cases on hosts of a lab, and predicts them from a profile of the same program and the preflight's bandwidths."""
+"""Runs cases on lab hosts, and predicts their speed from a profile and from the bandwidths that launches measure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CaseRunner:
         self._desktop.close()
 
     def run(self, case: Case) -> Outcome:
-        """Measures a case, and predicts it."""
+        """Runs a case; returns its measured and predicted speed."""
         profile = self._profile(case)
         hosts = self._lab.hosts[: case.workers + case.servers]
         for host, rate in zip(hosts, case.rates_mbit, strict=True):
@@ -73,7 +73,7 @@ class CaseRunner:
 
     @property
     def measured_mbit(self) -> list[int]:
-        """The bandwidths that the last launch measured, in Mbit/s."""
+        """The bandwidths that the last launch measured between hosts, in Mbit/s."""
         return sorted(round(rate * 8e-6) for rate in BandwidthCache(self._desktop.bandwidths).all_pairs().values())
 
     def _predict(self, case: Case, profile: Profile) -> Prediction:
@@ -151,5 +151,5 @@ def _pool(role: str, count: int, hosts: list[str]) -> dict[str, Any]:
 
 
 def open_lab(folder: Path) -> Lab:
-    """Returns a lab with enough hosts for the largest case. The caller enters its context."""
+    """Returns a lab with enough hosts for the largest case. Its hosts boot when the caller enters its context."""
     return Lab(MOST_HOSTS, directory=folder / "lab")

@@ -19,13 +19,13 @@ COLOURS = ("#4450C8", "#B3541E", "#2E7D4F", "#8A3FA0", "#A03050", "#4A5462")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Returns the smallest value that at least this share of the values do not exceed."""
+    """Returns the smallest value that is greater than or equal to this share (0 to 1) of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Returns the median, 95th percentile and maximum of the absolute errors, and the share inside the intervals."""
+    """Returns the median, 95th percentile and maximum of the absolute errors, and the share within the intervals."""
     errors = [abs(each.error) for each in outcomes]
     return {
         "median": median(errors),

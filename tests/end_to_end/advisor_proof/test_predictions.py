@@ -1,4 +1,4 @@
-"""Proof that predictions hold on shaped links; writes docs/proof/advisor.md. The proof needs an otherwise idle
+"""Tests that predictions hold on links with limited rates; writes docs/proof/advisor.md. Needs an otherwise idle
 machine.
 """
 

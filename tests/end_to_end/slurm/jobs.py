@@ -1,4 +1,4 @@
-"""Runs on the cluster as its users see them: launches, and jobs that compete with them for nodes."""
+"""A desktop that launches runs on a Slurm cluster, and jobs that compete with these runs for nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ClusterDesktop(Desktop):
         self.project.mkdir()
 
     def write(self, source: str | Path, *args: str, replicas: int = 3, name: str = "job", **topology: Any) -> Path:
-        """Writes a topology whose workers train a program, given by its file or its text."""
+        """Writes a topology whose workers run a program, which is given as a file or as source code."""
         script = self.project / "program.py"
         if isinstance(source, Path):
             shutil.copy(source, script)
@@ -57,7 +57,7 @@ class ClusterDesktop(Desktop):
         return found
 
     def wait_for(self, run_id: str, state: str, reason: str = "") -> dict[str, Any]:
-        """Waits until the run is in this state with this text in its reason, and returns its details."""
+        """Waits until the run is in this state and its reason contains this text; returns the run's details."""
         last: dict[str, Any] = {}
 
         def is_there() -> bool:
@@ -68,7 +68,7 @@ class ClusterDesktop(Desktop):
         return last
 
     def run_dir(self, run_id: str, number: int = 1, user: str = "root") -> Path:
-        """Returns the run's folder of a slot, on this machine."""
+        """Returns the folder of a run for one slot, as a path on this machine."""
         home = self.cluster.controller.home_of(user)
         return home / ".torchyard" / "hosts" / f"hpc.{number}" / "runs" / run_id
 

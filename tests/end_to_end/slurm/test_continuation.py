@@ -1,4 +1,4 @@
-"""Tests of runs that Slurm interrupts: they continue in the same job, and lose at most one checkpoint interval."""
+"""Tests that runs interrupted by Slurm continue in the same job, and lose at most one checkpoint interval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPOCHS, STEPS_A_EPOCH = 4, 8
 STEP_S = 0.25
 EVERY_S = 1.0
 MOST_LOST = 8
-"""Steps in EVERY_S, with a margin for saving and for the start of the next generation's first save."""
+"""Maximum number of lost steps: those of EVERY_S seconds, with a margin for the duration of saves."""
 
 
 def requeue(desktop: ClusterDesktop, job: str) -> None:

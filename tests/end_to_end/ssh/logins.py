@@ -42,7 +42,7 @@ def write_config(home: Path, lab: Lab, text: str) -> None:
 
 
 def hide_from(host: LabHost, *others: str) -> None:
-    """Drops packets between `host` and these addresses, whose clients then reach the host only through a bastion."""
+    """Drops packets between `host` and these addresses, so that clients there need a bastion to reach the host."""
     for address in others:
         host.exec(["ip", "route", "add", "blackhole", f"{address}/32"], check=True)
 

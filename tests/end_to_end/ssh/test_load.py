@@ -51,7 +51,7 @@ def all_at_once(dial: SshDialer, names: list[str]) -> list[SshConnection]:
 
 @contextmanager
 def logins_blocked(host: LabHost) -> Iterator[None]:
-    """Keeps logins to the host incomplete until the context is left."""
+    """Delays all logins to the host until the context exits."""
     gate = host.home / "closed"
     gate.touch()
     keys = host.folder / "slow_keys"
@@ -174,11 +174,11 @@ def test_a_slow_host_does_not_fail_and_dead_hosts_delay_no_others(lab: LabFactor
     assert (found["fast"], found["slow"]) == ("fast\n", "slow\n")
     assert all(isinstance(found[f"dead-{number}"], Unreachable) for number in range(40))
     assert came["slow"] >= 10
-    # If a host had to wait for a dead host, it could answer only after that dead host had failed.
+    # A host that waited for a dead host would answer later than the dead host fails.
     assert came["fast"] < min(came[f"dead-{number}"] for number in range(40))
 
 
-# Tests of lost connections
+# Tests of connections that are lost or whose login fails
 
 
 def test_a_pulled_cable_ends_a_silent_connection_within_the_configured_time(lab: LabFactory, home: Path) -> None:

@@ -97,7 +97,7 @@ def as_lee(hosts: Lab, name: str) -> Host:
     return Host(name=name, address=hosts[name].address, user="lee", identity_file=str(hosts.identity_file))
 
 
-# Tests of encrypted keys
+# Tests of prompts for the passphrase of an encrypted key
 
 
 def test_an_encrypted_key_is_asked_for_once_for_all_hosts(hosts: Lab, home: Path, encrypted_key: Path) -> None:
@@ -174,7 +174,7 @@ def test_an_unencrypted_key_avoids_the_question(hosts: Lab, home: Path, encrypte
         assert asked.questions == []
 
 
-# Tests of SSH agents
+# Tests of keys that an ssh-agent holds
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_the_agent_of_the_configuration_and_a_public_key_file_name_the_key(
         pass
 
 
-# Tests of passwords and keyboard-interactive logins
+# Tests of prompts for passwords and codes
 
 
 def test_keyboard_interactive_asks_in_the_servers_words_and_once(hosts: Lab, home: Path) -> None:
@@ -298,7 +298,7 @@ def test_an_answer_after_the_server_has_closed_is_not_asked_for_again(
     assert len(asked.questions) == 1
 
 
-# Tests of the command
+# Tests of prompts that `torchyard hosts check` prints
 
 
 def test_the_terminal_is_asked_hidden_and_nothing_keeps_the_answer(

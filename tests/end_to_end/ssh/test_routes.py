@@ -49,8 +49,8 @@ def dialer(home: Path, chain: Lab) -> SshDialer:
 
 
 def deep(lab: Lab) -> str:
-    """Returns an SSH configuration in which gpu-c is reached through the host `inner`, and `inner` through the host
-    `outer`.
+    """Returns an SSH configuration with two jumps: gpu-c is reached through the host `inner`, and `inner` through the
+    host `outer`.
     """
     outer, inner, far = lab.hosts
     return (

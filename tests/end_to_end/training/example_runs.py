@@ -18,8 +18,7 @@ from tests.lab import Desktop
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.yaml"))
 TENSORFLOW = REPOSITORY / ".venv-tensorflow"
 SHORTER = {"--epochs": "3", "--windows": "960"}
-"""Options that shorten the training, for scripts that accept them. These tests are about the command and not about the
-training.
+"""Script options that shorten the training, because these tests check the command and not the result of training.
 """
 WITHIN_S = 170.0
 LEAST_ACCURACY = 0.5
@@ -38,7 +37,7 @@ class Place:
     desktop: Desktop
     hosts: tuple[str, ...]
     python: str
-    """An interpreter with torch and scikit-learn."""
+    """Path of an interpreter with torch and scikit-learn."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def launch(
 
     Args:
         is_short: Whether to train for only a few epochs if the example's script has an option for this.
-        setup: Shell lines that replace the lines with which Python is found.
+        setup: Shell lines that replace the example's `program.setup`.
     """
     settings = _settings(example, place, is_short=is_short, setup=setup)
     arguments: list[str | Path] = ["run", example, *settings, *["--json"] * view.as_json]
@@ -87,12 +86,12 @@ def launch(
         return Shown(done.returncode, done.stdout + done.stderr, view)
     with terminal(place.desktop, *arguments) as screen:
         code = screen.read_to_the_end(WITHIN_S)
-    # The text also contains lines that were overwritten on the terminal.
+    # The output also contains lines that were overwritten on the terminal.
     return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)
 
 
 def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
-    """Returns the `--set` options that adapt an example to given hosts, an interpreter and a length of training."""
+    """Returns the `--set` options that adapt an example to the hosts and interpreter, and shorten the training."""
     document = yaml.safe_load(example.read_text())
     pools: list[dict[str, Any]] = document["pools"]
     settings: dict[str, Any] = {}

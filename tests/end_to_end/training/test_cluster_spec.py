@@ -59,7 +59,7 @@ def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab
 
 
 def test_gloos_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: ForkServer) -> None:
-    """A remaining gloo thread can keep a rank from exiting while its model still exists."""
+    """A gloo thread that outlives the process group can keep a rank from exiting."""
     trainers = {"workerpool0": [f"127.0.0.1:{free_port()}"], "workerpool1": ["127.0.0.1:1"]}
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = []

@@ -1,4 +1,4 @@
-"""Tests of collective calls by all trainers, including early stopping while a worker group fails."""
+"""Tests of collective calls by all trainers: evaluation, reports and early stopping, even if a worker group fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ with ty.join() as cluster:
 
 
 def followed_until_its_report_is_seen(desktop: Desktop, lab: Lab, file: Path) -> Outcome:
-    """Follows a run to its end. After the first report, creates the file that the script waits for."""
+    """Follows a run to its end. After the first report of `validation`, creates the file for which the script waits."""
     process = desktop.start("run", file, "--json")
     assert process.stderr is not None
     events, run_id = [], "*"

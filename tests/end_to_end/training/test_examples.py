@@ -1,6 +1,7 @@
-"""Tests that launch every example with the command, on this computer and on three hosts.
+"""Tests that launch every example with the command, on this computer or on three hosts.
 
-The normal tests print text and no JSON. `make proof` runs all variants and writes docs/proof/examples.md.
+By default, each example runs once, with text output. `make proof` runs each example on both, with text and JSON output
+in a terminal and a pipe, and writes docs/proof/examples.md.
 """
 
 from __future__ import annotations
@@ -37,13 +38,12 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 TABLE = REPOSITORY / "docs" / "proof" / "examples.md"
 PLACES = ("this computer", "three hosts")
 IMPOSSIBLE = {(example, "three hosts") for example in EXAMPLES if example.stem == "sharded"}
-"""Examples that cannot run in a place: they save a sharded model into a folder that all hosts must share, and lab hosts
-share no folder.
+"""Examples that cannot run on three lab hosts: they save a sharded model into a folder that all hosts must share.
 """
 SHOWN_HERE = ("digits/this-computer", "digits/sandblaster", "digits/sharded")
-"""The examples that the normal tests run on this computer. They run the other examples on three hosts."""
+"""The examples that run on this computer by default. The others run on three hosts."""
 TEXT = {"this computer": View(on_terminal=True, as_json=False), "three hosts": View(on_terminal=False, as_json=False)}
-"""How the normal tests show a run, by place."""
+"""How a run is shown by default, by place."""
 VIEWS = [View(on_terminal, as_json) for as_json, on_terminal in itertools.product((False, True), (True, False))]
 Table = dict[tuple[Path, str, View], str]
 """How each run ended, by example, place and view."""
@@ -66,7 +66,7 @@ def places(
 
 @contextmanager
 def this_computer(folder: Path, fork_server: ForkServer, commands: Commands) -> Iterator[Place]:
-    """Returns a desktop whose only host is its own computer, with an agent folder that is removed afterwards."""
+    """Yields a desktop whose only host is this computer, with an agent folder that is removed afterwards."""
     (folder / "bin").mkdir()
     fork_server.serve(write_client(folder / "bin"), os.getpid())
     python = str(folder / "bin" / "python")
@@ -115,7 +115,7 @@ def test_every_example_runs_as_text(places: dict[str, Place], example: Path, pla
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Table]:
-    """Yields a table that collects how the runs end. If all variants have run, writes the table to a file."""
+    """Yields a table that collects the runs' results. After all variants have run, writes the table to a file."""
     found: Table = {}
     yield found
     if len(found) == len(EXAMPLES) * len(PLACES) * len(VIEWS):

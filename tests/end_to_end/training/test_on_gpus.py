@@ -111,7 +111,7 @@ TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 def test_the_example_learns_on_gpus_under_five_strategies(
     desktop: Desktop, lab3: Lab, tmp_path: Path, strategy: str, more: list[str]
 ) -> None:
-    """Three hosts use this machine's first GPU through a setup line, because a plan never assigns a GPU twice."""
+    """Three hosts share this machine's first GPU. A setup line selects it, because a plan never assigns a GPU twice."""
     is_synchronous = strategy.split()[1].strip(",") not in ("downpour", "hogwild")
     pools = [TRAINERS, *more, "{name: scorer, role: evaluator, replicas: 1}"]
     arguments = SYNCHRONOUS_OPTIONS if is_synchronous else HOGWILD_OPTIONS

@@ -1,4 +1,4 @@
-"""Tests of the unchanged example script under four strategies, on lab hosts with keepers and every kind of replica.
+"""Tests that the example script learns under four strategies on lab hosts, with every kind of replica.
 
 `test_training` covers all_reduce, and `test_text_example` covers local SGD and DiLoCo.
 """
@@ -141,8 +141,8 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     within: float,
 ) -> None:
     desktop.use(lab3, python=warm_python)
-    # Asynchronous groups print the accuracy of their own models. The final model is the chief's model after all groups
-    # have ended. The run waits for the evaluator, so the evaluator has then evaluated the final model.
+    # Asynchronous groups print the accuracy of their own models, while the final model is the chief's after all groups
+    # have ended. Such a run therefore also waits for the evaluator, which evaluates the final model.
     ends_with = "trainers" if within == SYNCHRONOUS else "all"
     outcome = trained(desktop, tmp_path / "program", strategy, *pools, arguments=arguments, ends_with=ends_with)
 
@@ -165,7 +165,7 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert scored[-1] >= accuracy_of_one - within, logs["evaluator-0"]
     if strategy == "kind: reduction_server":
         assert ("all sum a share" in logs["chief-0"]) == (request.node.callspec.id == "mixed"), logs["chief-0"]
-    # Servers and reducers report, too.
+    # Servers and reducers also send reports, with other fields than trainers.
     for name, told in outcome.ended["metrics"].items():
         if name.startswith("ps"):
             assert told["version"] > 0, told

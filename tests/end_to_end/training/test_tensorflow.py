@@ -57,7 +57,7 @@ def test_workers_on_several_hosts_keep_one_model(desktop: Desktop, lab3: Lab) ->
     logs = logs_of(desktop, run["run_id"])
     for name in hosts:
         assert f"{name.replace('-', ' ')}: 3 train together\n" in logs[name]
-        # Each worker trains on its own part of the data, but all have the same results.
+        # Each worker trains on its own part of the data, but all print the same losses and accuracy.
         assert losses(logs[name]) == losses(logs["chief-0"])
         assert accuracy(logs[name]) == accuracy(logs["chief-0"]) > LEAST_ACCURACY
     assert losses(logs["chief-0"])[-1] < losses(logs["chief-0"])[0] / 2

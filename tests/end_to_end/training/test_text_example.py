@@ -1,5 +1,5 @@
-"""Tests of the text example: one script is run under each strategy, and its result is compared with that of a single
-process or with the strategy's definition.
+"""Tests of the text example under each strategy: its validation loss must equal that of a single process or of the
+strategy's definition.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEXT = REPOSITORY / "examples" / "text"
 TOPOLOGIES = sorted(path.stem for path in TEXT.glob("*.yaml"))
 SYNCHRONOUS = ("all-reduce", "reduction-server", "sandblaster")
 SAMPLE = ("single-process", "all-reduce", "diloco")
-"""The topologies that the normal tests run."""
+"""The topologies that run by default. `make proof` runs the others, too."""
 STEPS, BATCH, INNER_STEPS, WARMUP_STEPS = 14, 4, 5, 4
 """A short run: the steps of each of two workers, the text windows per step, and the inner and warm-up steps of DiLoCo.
 """
@@ -81,7 +81,7 @@ def validation_loss(place: Place, name: str) -> float:
 
 
 def the_script() -> ModuleType:
-    """Imports the example's script, of which only the model and the data are used."""
+    """Imports the example's script, whose model and data the definition of DiLoCo uses."""
     spec = importlib.util.spec_from_file_location("text_example", TEXT / "train.py")
     assert spec is not None
     assert spec.loader is not None
@@ -122,13 +122,13 @@ def test_there_is_a_topology_for_every_way_to_train() -> None:
 
 
 def with_sample(names: Iterable[str]) -> list[ParameterSet]:
-    """Returns the parameters of a test. Only `make proof` tests the names that are not in SAMPLE."""
+    """Returns the names as test parameters. Names outside SAMPLE run only in `make proof`."""
     return [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.proof) for name in names]
 
 
 @pytest.mark.parametrize("name", with_sample(TOPOLOGIES))
 def test_the_model_learns(loss_of: Callable[[str], float], name: str) -> None:
-    """The results of asynchronous strategies depend on timing, so this is the only test of them in this module."""
+    """This is the only test of the asynchronous strategies here, because their results depend on timing."""
     assert loss_of(name) < 0.9 * UNTRAINED_LOSS
 
 

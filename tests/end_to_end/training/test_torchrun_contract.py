@@ -1,4 +1,4 @@
-"""Tests that the environment of ranks is the same as under torchrun, on hosts with different numbers of GPUs."""
+"""Tests that ranks have the same environment variables as under torchrun, on hosts with different numbers of GPUs."""
 
 from __future__ import annotations
 

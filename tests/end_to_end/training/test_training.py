@@ -38,7 +38,7 @@ def test_digits_on_three_hosts_reach_the_accuracy_of_one_process(
     assert outcome.ended["state"] == "succeeded"
     assert {replica["host"] for replica in outcome.ended["replicas"]} == {"gpu-a", "gpu-b", "gpu-c"}
     assert all(replica["exit_code"] == 0 for replica in outcome.ended["replicas"])
-    # With several threads, which wait for each other, the training would take minutes on a busy machine.
+    # With several threads per process, this training would take minutes on a busy machine.
     alone = torch_for_hosts.start(DIGITS / "train_single.py", environment={**os.environ, "OMP_NUM_THREADS": "1"})
     output, _ = alone.communicate(timeout=120)
     alone.close()
@@ -85,7 +85,7 @@ def test_real_torchrun_works_as_a_command(desktop: Desktop, tmp_path: Path) -> N
     outcome = run(desktop, file)
 
     assert outcome.ended["state"] == "succeeded", outcome.ended
-    # If the agent of the chief's torchrun exits first, that of the worker logs a lost store after the program's output.
+    # The worker's torchrun may log a lost store after the program's output, if the chief's torchrun exits first.
     output = log_of(desktop, outcome.run_id, "worker-0").splitlines()
     seen = json.loads([line for line in output if line.startswith("{")][-1])
     assert (seen["rank"], seen["world_size"], seen["ranks"]) == (1, 2, [0, 1])
@@ -94,8 +94,8 @@ def test_real_torchrun_works_as_a_command(desktop: Desktop, tmp_path: Path) -> N
 def test_an_unmodified_ddp_script_sees_the_trainers_alone_and_rank_0_is_the_chief_although_its_address_sorts_last(
     lab: LabFactory, make_desktop: Callable[..., Desktop], torch_for_hosts: ForkServer, tmp_path: Path
 ) -> None:
-    # In alphabetical order, 10.x.x.9 comes after 10.x.x.10 and 10.x.x.11. With a c10d rendezvous, the chief would
-    # therefore be rank 2.
+    # A c10d rendezvous orders nodes by address as text, in which 10.x.x.9 comes after 10.x.x.10 and 10.x.x.11. The
+    # chief would then be rank 2.
     hosts = lab(
         hosts=[HostSpec("gpu-a", last_octet=9), HostSpec("gpu-b", last_octet=10), HostSpec("gpu-c", last_octet=11)]
     )

@@ -66,7 +66,7 @@ ALL = (*FIRST, "worker-2")
 
 @pytest.fixture
 def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
-    """A team whose hosts have an interpreter that has imported torch."""
+    """Returns a desktop whose hosts use an interpreter that has already imported torch."""
     desktop.use(lab3, python=warm_python)
     return desktop
 

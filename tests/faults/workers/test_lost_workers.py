@@ -32,7 +32,7 @@ RETURN_S = 2 * SOON_S
 
 @pytest.fixture
 def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
-    """A team whose hosts have an interpreter that has imported torch."""
+    """Returns a desktop whose hosts use an interpreter that has already imported torch."""
     desktop.use(lab3, python=warm_python)
     return desktop
 
@@ -43,9 +43,7 @@ def lost(run: LaunchedRun) -> list[list[str]]:
 
 
 def saved_count(folder: Path) -> int:
-    """Returns the script's step counter in the newest checkpoint, or 0 if there is no checkpoint or it is being
-    replaced.
-    """
+    """Returns the script's step counter in the newest checkpoint, or 0 without a readable checkpoint."""
     try:
         steps = files.steps(folder)
         return int(files.read(folder, steps[0]).load("extra.pt")["stateful"]["counter"]["last_epoch"]) if steps else 0

@@ -1,6 +1,6 @@
-"""Provides the agent's files as an earlier deployment leaves them: unpacked and compiled, with no process running.
+"""Installs the agent's files on hosts, unpacked and compiled, without starting a daemon.
 
-Otherwise, the agent would be unpacked and compiled on each host in each test, which takes three seconds of CPU time.
+Without these files, each host would unpack and compile the agent in each test, which takes three seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ class InstalledAgent:
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        usual = Path("/usr/bin/python3")  # On hosts, agents use this interpreter if the machine has it.
+        usual = Path("/usr/bin/python3")  # Agents on hosts run with this interpreter if it exists.
         python = usual if usual.exists() else sys.executable
         subprocess.run([python, "-I", "-S", bytecode.__file__, self._folder], check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""Builds the contents of the files from which a host boots."""
+"""Builds the contents of the files with which a host boots: its boot script, accounts and sshd configuration."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path, home_of: Ca
     lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
     for name in etc_files(spec):
         lines.append(f"test ! -e /etc/{name} || mount --bind {_quoted(folder / 'etc' / name)} /etc/{name}")
-    # Folders of this host are mounted first, while the paths to them are still visible.
+    # These folders are mounted first, because later mounts hide their paths.
     for path in kept_reachable(spec):
         new_root, old_root = (home, "/root") if path.is_relative_to("/root") else (tmp, "/tmp")
         lines.append(f"mount --rbind {_quoted(path)} {_quoted(new_root / path.relative_to(old_root))}")

@@ -1,4 +1,4 @@
-"""The folders of a host on disk, which are written before the host boots and are cleared between tests."""
+"""The folders of a host on this machine, which are filled before the host boots and cleared between tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HostFiles:
         return self.home if user == "root" else self.homes / f"home-{user}"
 
     def inside(self, path: Path) -> str:
-        """Returns the host's path of a file in its /root, /tmp or /run/lab."""
+        """Converts the path of a file on this machine to its path on the host, below /root, /tmp or /run/lab."""
         for outer, inner in ((self.home, "/root"), (self.tmp, "/tmp"), (self.folder, boot.INSIDE)):
             if path.is_relative_to(outer):
                 return str(Path(inner, path.relative_to(outer)))

@@ -15,7 +15,10 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 def give_gpus(host: LabHost, gpus: Sequence[FakeGpu], **told: Any) -> Path:
-    """Gives a host these GPUs, which are visible in later logins. See `write_gpus` for `told` and the returned file."""
+    """Makes a fake NVML library report these GPUs in later logins to a host.
+
+    `told` is passed to `write_gpus`. Returns the file from which the library reads the values.
+    """
     folder = host.home / "nvml"
     folder.mkdir(exist_ok=True)
     (folder / LIBRARY).write_bytes(_library())

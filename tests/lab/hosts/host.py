@@ -50,7 +50,7 @@ class LabHost:
     def __repr__(self) -> str:
         return f"<LabHost {self.name} {self.address}>"
 
-    # Power
+    # Methods that boot and destroy the host
 
     def boot(self, authorized: str) -> None:
         """Writes the host's files and starts it; `wait_until_ready` waits until the host answers."""
@@ -76,7 +76,7 @@ class LabHost:
 
     @property
     def outer_pid(self) -> int | None:
-        """The PID of the child of this process that holds the host; None before boot."""
+        """The PID of this process's child that keeps the host's namespaces alive; None before boot."""
         return self._machine.outer_pid if self._machine else None
 
     def destroy(self, *, silently: bool = True) -> None:
@@ -99,7 +99,7 @@ class LabHost:
         if self._machine is not None:
             self._machine.wait_until_gone()
 
-    # Processes
+    # Methods that run and list processes on the host
 
     def exec(
         self,
@@ -167,11 +167,11 @@ class LabHost:
         return self._running.pid_namespace
 
     def fork_scripts_from(self, fork_server: ForkServer) -> str:
-        """Returns the path, on the host, of a `python` that runs scripts by forking `fork_server`."""
+        """Installs a `python` on the host that runs scripts by forking `fork_server`; returns its path on the host."""
         fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
-    # SSH server
+    # Methods that control the SSH server
 
     def start_sshd(self) -> None:
         """Starts sshd, and returns once it is listening."""
@@ -219,7 +219,7 @@ class LabHost:
         self._files.write_sshd_config(self.spec, self.port)
         self.restart_sshd()
 
-    # Network cable
+    # Methods that control the network cable
 
     def cut_cable(self) -> None:
         """Pulls the network cable: packets are dropped without an error."""

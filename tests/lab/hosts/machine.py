@@ -60,7 +60,7 @@ class Machine:
         return pid_namespace(self.first_pid)
 
     def kill(self) -> None:
-        """Starts to shut the machine down; the kernel then kills all of the machine's processes."""
+        """Kills the machine's first process without waiting; the kernel then kills all of the machine's processes."""
         try:
             # The first process exits only after all other processes of the machine, and the outer process waits for it.
             os.kill(self.first_pid, signal.SIGKILL)

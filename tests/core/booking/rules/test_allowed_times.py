@@ -1,4 +1,4 @@
-"""Tests that proposed slots obey the rules: those of a search, those after a conflict, and those of the waitlist."""
+"""Tests that the slots that are proposed by a search, after a conflict or from the waitlist obey the team's rules."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def test_gpus_beyond_a_quota_stay_free_for_the_next_entries(team):
         team.clock.forward(minutes=1)
     kim.book(draft("a0", 24, 3))
     served = [(one.owner, one.start) for one in team.open("ada").serve_waiting()]
-    # This week, 7 GPU-hours remain. Kim's first request uses them for 105 min of four GPUs, and the next week's quota
-    # for 15 min. The second request uses what then remains of the next week's quota.
+    # Kim has 7 GPU-hours left this week. Kim's first request uses them for 105 min on four GPUs, and next week's quota
+    # for the last 15 min. Kim's second request uses only next week's quota.
     assert served == [("kim", WEEK_ENDS - 1.75 * HOUR), ("kim", WEEK_ENDS + 0.25 * HOUR), ("lee", NOW + DAY)]
 
 

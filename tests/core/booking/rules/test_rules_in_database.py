@@ -96,7 +96,7 @@ any_rules = rule_sets(
     furthest_days=st.sampled_from((None, 0.5, 7, 90)),
     shortest_min=st.sampled_from((0, 15, 61.5)),
 ) | rule_sets(longest_h=st.none(), furthest_days=st.none(), shortest_min=st.just(0))
-"""Generates rules, about half of which have no limits on length and horizon, so that the other rules decide, too."""
+"""Generates rules. About half of them limit neither length nor horizon, so that other rules cause refusals, too."""
 chosen = st.sets(st.sampled_from([one.id for one in SLOTS if one.host != "gpu-b"]), min_size=1, max_size=4).map(sorted)
 
 
@@ -122,7 +122,7 @@ def hours_of(case: Case) -> Mapping[datetime, float]:
 
 @dataclass(frozen=True)
 class Sessions:
-    """Connections that stay open for all examples of a test."""
+    """Connections that stay open for all generated cases of a test."""
 
     owner: psycopg.Connection
     member: psycopg.Connection
@@ -165,8 +165,8 @@ def answer(sessions: Sessions, case: Case, *statements: tuple[str, tuple[Any, ..
 @given(cases())
 def test_new_bookings_get_the_same_answer_from_the_database_as_from_python(sessions: Sessions, case: Case) -> None:
     wanted = case.wanted
-    # GPUs are inserted one by one, so the database checks the quota with the first GPU before the window of the second
-    # one.
+    # The GPUs are inserted one by one, so the database may refuse the first GPU because of the quota before it checks
+    # the open times of the second GPU.
     by_all, by_quota = (
         find_refusal(wanted, Circumstances(rules, case.now, SLOTS, PERSON, hours_of(case)))
         for rules in (case.rules, replace(case.rules, windows=()))

@@ -27,11 +27,11 @@ RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, longest_h=None)
 @pytest.mark.parametrize(
     ("gpus", "starts", "hours", "person", "code"),
     [
-        ("b0", 11, 12, "kim", None),  # This is exactly the open time: 20:00 to 08:00 in Berlin.
+        ("b0", 11, 12, "kim", None),  # These are exactly the open times: 20:00 to 08:00 in Berlin.
         ("b0", 11, 12.5, "kim", "window"),
         ("b0", 10.5, 2, "kim", "window"),
-        ("b0", 2, 2, "lee", None),  # The window does not apply to Lee's group.
-        ("a0", 2, 2, "kim", None),  # The window does not apply to this host.
+        ("b0", 2, 2, "lee", None),  # These open times apply to students, and Lee is none.
+        ("a0", 2, 2, "kim", None),  # These open times do not apply to this host.
         ("a0 b0", 2, 2, "kim", "window"),
         ("b0", 24 * 4 + 11, 12, "kim", None),  # The open time of Friday night lasts until Saturday morning.
         ("b0", 24 * 5 + 11, 12, "kim", "window"),  # Saturday night is not open.

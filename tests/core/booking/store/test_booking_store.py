@@ -191,8 +191,7 @@ def test_a_series_beyond_the_horizon_is_refused_or_its_rest_is_listed(team):
     found = kim.book_series(draft("a0", 25, 2), "FREQ=WEEKLY;COUNT=30", free_ones=True)
     assert (len(found.booked), len(found.missed)) == (13, 17)
     assert {one.why.code for one in found.missed} == {"too_far"}
-    # If a recurrence has no end, it is booked up to the horizon. If its first occurrence is beyond the horizon, it is
-    # refused.
+    # A recurrence without an end is booked up to the horizon. A recurrence that begins beyond the horizon is refused.
     endless = kim.book_series(draft("a1", 25, 2), "FREQ=WEEKLY")
     assert (len(endless.booked), endless.missed) == (len(found.booked), ())
     for rule in ("FREQ=WEEKLY", "FREQ=WEEKLY;COUNT=3", "FREQ=WEEKLY;UNTIL=20330101"):
@@ -264,9 +263,7 @@ def test_the_database_finds_the_gaps_that_all_bookings_leave(team):
 
 
 def test_a_booking_that_is_made_while_gaps_are_sought_is_seen_or_not_seen_whole(team):
-    """In PostgreSQL, each statement sees all data that were committed before it, so the search must be a single
-    statement.
-    """
+    """In PostgreSQL, a later statement may see newer commits, so the search must be a single statement."""
     kim, lee = team.open("kim"), team.open("lee")
     made = []
 
@@ -282,7 +279,7 @@ def test_a_booking_that_is_made_while_gaps_are_sought_is_seen_or_not_seen_whole(
 
 
 def test_the_day_that_needs_no_quota_is_that_of_the_teams_zone(team):
-    """In Honolulu, the day lasts until 10:00 UTC of the next day; in that zone, the booking would need no quota."""
+    """The booking begins tomorrow in the team's zone, UTC, but still today in Honolulu. Only UTC may count."""
     admin_of(team).set_rules(Rules(quota_gpu_hours=4))
     kim = team.open("kim")
     team.clock.now = NOW + timedelta(hours=15)  # 23:00 in UTC, and 13:00 in Honolulu

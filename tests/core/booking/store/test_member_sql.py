@@ -183,10 +183,10 @@ def test_no_statement_of_a_member_changes_what_others_have(filled: Team) -> None
     statements = [*of_every_object(server, database), *OTHERS]
     before = content(server, database)
     assert all(before[table] for table in before)
-    # Each statement runs in a new session, so settings and roles of earlier statements have no effect.
+    # RESET ALL undoes the settings that the preceding statement changed.
     failed, output = psql(server, "lee", database, "\n".join(f"{one}\nRESET ALL;" for one in statements))
     assert content(server, database) == before
-    # These statements succeed, but change no row, because they cannot see rows of other owners.
+    # An UPDATE may succeed without changing a row, because members cannot update rows of other owners.
     quiet = [one for one in statements if one.startswith("UPDATE ")]
     assert failed >= len(statements) - len(quiet) - 5, output
     assert "syntax error" not in output

@@ -78,7 +78,7 @@ def test_a_member_books_by_raw_sql_only_for_oneself_and_only_what_is_free(others
     lee.execute(row, ("own", "lee", made.start, made.end))
     with pytest.raises(psycopg.errors.ExclusionViolation):
         lee.execute("INSERT INTO booking_gpus (booking_id, gpu) VALUES ('own', 'GPU-a0')")
-    # The row gets the times and the owner of its booking, whatever the statement says.
+    # The database replaces the owner and the times in this statement by those of the booking.
     with pytest.raises(psycopg.errors.ExclusionViolation):
         lee.execute(
             "INSERT INTO booking_gpus VALUES ('own', 'GPU-a0', 'lee', %s, %s, false)",

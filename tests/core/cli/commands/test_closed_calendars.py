@@ -70,9 +70,7 @@ def on_server(server: Cluster, statement: str) -> list[Any]:
 
 
 def contents(sql: Callable[[str], list[Any]]) -> dict[str, list[Any]]:
-    """Returns the rows of each table of the calendar, by the table's name. The table of the schema's version is left
-    out.
-    """
+    """Returns the rows of all tables of the calendar except for that of the schema's version, by table name."""
     return {name: sql(f"SELECT * FROM {name} ORDER BY 1, 2") for name in metadata.tables if name != "alembic_version"}
 
 
@@ -104,7 +102,7 @@ def test_a_calendar_of_a_newer_torchyard_is_left_alone(
     assert error_of(own, "bookings", "move-to", url, "-y")["code"] == "store_too_new"
     (kim.directory / "train.yaml").write_text(TRAINING)
     assert "made by a newer Torchyard" in torchyard(kim, "run", "train.yaml", "--book", "2h", code=1).stderr
-    # A list of runs does not need the calendar; a list of free GPUs does.
+    # `status` needs the calendar to show which GPUs are free.
     kim.fleet_file.write_text("version: 1\nhosts: []\n")
     assert "made by a newer Torchyard" in torchyard(kim, "status", code=1).stderr
 

@@ -24,7 +24,7 @@ sys.exit(int(os.environ.get("WINDOW_EXIT", "0")))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns a folder that the command takes to be the folder of its own Python. PATH contains no other folder."""
+    """Makes a temporary folder the only one in PATH and the folder of `sys.executable`; returns it."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")

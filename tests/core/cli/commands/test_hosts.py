@@ -29,7 +29,7 @@ def states(checks: list[dict[str, object]]) -> dict[object, object]:
     return {check["name"]: check["state"] for check in checks}
 
 
-# Tests of the fleet file, which do not contact any host
+# Tests of commands that edit the fleet file without contacting a host
 
 
 def test_a_host_is_added_listed_and_removed(make_desktop: MakeDesktop) -> None:
@@ -69,7 +69,7 @@ def test_without_a_fleet_file_the_fleet_is_this_computer(make_desktop: MakeDeskt
     desktop = make_desktop()
     listed = torchyard(desktop, "hosts", "list")
     assert "this-computer" in listed.stdout
-    # The user can copy the command in the hint.
+    # The command in the hint contains the option --home, so the user can run it unchanged.
     assert f"`torchyard --home {desktop.home} hosts add NAME" in listed.stderr
     assert not desktop.fleet_file.exists()
 
@@ -125,7 +125,7 @@ def test_problems_of_the_fleet_file_come_with_their_lines(make_desktop: MakeDesk
     assert "address" in error
 
 
-# Tests of the checked facts of hosts
+# Tests of the facts and states that `hosts check` reports
 
 
 @pytest.mark.lab
@@ -253,7 +253,7 @@ def test_ctrl_c_does_not_wait_for_a_host_that_is_silent(desktop: Desktop, lab3: 
     assert "Traceback" not in errors
 
 
-# Tests of host keys
+# Tests of `hosts trust` and of changed host keys
 
 
 @pytest.mark.lab
@@ -325,7 +325,7 @@ def test_a_terminal_is_asked_and_a_no_records_nothing(desktop: Desktop, lab3: La
     assert desktop.known_hosts.read_text() == ""
 
 
-# Tests of this computer as a host
+# Tests with this computer as a host
 
 
 def test_this_computer_is_checked_and_left_as_it_was(make_desktop: MakeDesktop) -> None:

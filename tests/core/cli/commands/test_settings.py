@@ -1,4 +1,4 @@
-"""Tests of `torchyard settings`."""
+"""Tests that `torchyard settings` lists, sets and resets settings, and refuses unknown keys and time zones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `torchyard validate` and `plan`."""
+"""Tests that `torchyard validate` prints the problems of a topology, and `plan` the placement of its replicas."""
 
 from __future__ import annotations
 

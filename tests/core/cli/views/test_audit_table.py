@@ -1,4 +1,4 @@
-"""Tests of the rows of `hosts audit`."""
+"""Tests that `hosts audit` shows each kind of act in words, with its user and details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of printing the chief's log together with a run's events."""
+"""Tests that the chief's log is no longer printed once the command has stopped following the run."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
             with PlainView() as view:
                 for event in events:
                     view.show(event)
-                    view._bars.refresh()  # Otherwise, the event would appear only after up to 0.1 s.
+                    view._bars.refresh()  # Without this call, the event could appear up to 0.1 s later.
         written = b""
-        while True:  # This error means that the other end of the pseudo-terminal is closed.
+        while True:
             try:
                 written += os.read(master, 65536)
-            except OSError:
+            except OSError:  # This error means that the other end of the pseudo-terminal is closed.
                 break
         os.close(master)
         return written.decode()
@@ -81,9 +81,7 @@ def test_a_report_may_lack_any_number(show: Show, event: Event) -> None:
 
 
 def test_progress_is_the_first_trainers_whatever_else_reports(show: Show) -> None:
-    """Progress must be that of the first trainer. Servers, reducers and evaluators are listed before workers, and
-    worker-10 before worker-2.
-    """
+    """Only the first trainer's progress is shown, although evaluator-0 reports earlier and worker-10 later."""
     trainer = report("worker-2", step=7, loss=0.25, throughput=640.0)
     shown = show(RUNNING, SERVER, REDUCER, report("evaluator-0", loss=0.1), trainer, report("worker-10", step=3))
 

@@ -1,4 +1,4 @@
-"""Tests of the request for nodes: components, options, the numbers of slots, and the script."""
+"""Tests of a run's request to Slurm: its job components, their options, the numbering of slots, and the job script."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_thirty_hosts_behind_two_bastions_are_resolved_in_no_time(user_home: Pat
     assert time.process_time() - began < 1
 
 
-# Tests of keys and agents
+# Tests of the choice of private keys and ssh-agent
 
 
 def test_the_usual_keys_are_used_where_none_is_named(user_home: Path) -> None:
@@ -243,7 +243,7 @@ def test_the_agent_can_be_another_or_none(user_home: Path, monkeypatch: pytest.M
     assert route("").agent is None
 
 
-# Tests of names for the window
+# Tests of the host names that the window proposes
 
 
 def test_the_names_that_one_can_type_after_ssh_are_found_and_patterns_are_not(user_home: Path) -> None:

@@ -77,8 +77,9 @@ EVALUATOR = "{name: e, role: evaluator, replicas: 1}"
 
 
 def shared(*pools: str, hosts: int = 1, **more: str) -> list[tuple[str, bool, str]]:
-    """Returns, for each check of a working folder, the host, whether it is a warning, and the message up to the
-    colon.
+    """Checks the working folders of a topology.
+
+    Returns the host of each check, whether the check is a warning, and its message up to the colon.
     """
     known = [examples.host(f"gpu-{number}", 8) for number in range(hosts)]
     lines = check_working_folders(plan(examples.topology(*pools, **more), known))

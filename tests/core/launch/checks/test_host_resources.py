@@ -57,7 +57,7 @@ def test_a_host_that_is_fine_is_all_green() -> None:
     assert one(found, "gpu").message == "the chosen GPU is free, without ECC and XID errors"
 
 
-# Tests of limits and shared memory
+# Tests of the checks of open files, lockable memory and shared memory
 
 
 def test_a_low_limit_of_open_files_is_reported_with_the_way_to_raise_it() -> None:
@@ -94,7 +94,7 @@ def test_little_shared_memory_is_a_warning_under_launcher_torch_alone(shm: Any, 
     assert not [line for line in lines(shm=shm, launcher=Launcher.COMMAND) if line.name == "shm"]
 
 
-# Tests of GPUs
+# Tests of the checks of a replica's GPUs
 
 
 def test_a_gpu_that_does_not_answer_stops_the_launch() -> None:
@@ -147,7 +147,7 @@ def test_a_process_with_most_of_a_gpu_stops_the_launch() -> None:
     assert "Choose another GPU" in line.hint
 
 
-# Tests of processes left by earlier runs
+# Tests of the check for processes left by earlier runs
 
 
 def test_leftovers_are_reported_whether_they_could_be_ended_or_not() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the checklist line about Optuna on the primary of a sweep."""
+"""Tests of the preflight check that Optuna is installed on the primary of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that notes and tags of runs are stored in a file, whose content is never lost by mistake."""
+"""Tests of storing notes and tags of runs in a file, without overwriting foreign files or entries of newer versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Returns the problems of short topologies, for tests."""
+"""The problems that checks find in short topologies, for tests."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_the_example_of_the_format_has_no_problem(tmp_path: Path) -> None:
     assert read_topology(tmp_path / "a.yaml").check(hosts) == ()
 
 
-# Tests of pools
+# Tests of problems within a pool or between pools
 
 
 def test_two_pools_of_one_name() -> None:
@@ -72,7 +72,7 @@ def test_several_evaluators_are_fine() -> None:
     assert problems(WORKERS, "{name: e, role: evaluator, replicas: 3}") == []
 
 
-# Tests of the strategy
+# Tests of problems of the strategy and of its pools
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_continuing_without_lost_workers_needs_a_synchronous_strategy_and_min_re
     assert "warning worker-loss pool `workers` cannot lose a worker without a restart" in line
 
 
-# Tests of pins and hosts
+# Tests of problems of pins and listed hosts
 
 
 @pytest.mark.parametrize(

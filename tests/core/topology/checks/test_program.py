@@ -72,7 +72,7 @@ def test_braces_that_are_no_placeholder_are_no_problem() -> None:
     assert problems(WORKERS, program="{script: a.py, args: ['{x}', '{}', '{rank', '{{rank}}']}") == []
 
 
-# Tests of files
+# Tests that the program's files exist
 
 
 def checked(folder: Path, program: str, strategy: str = "") -> list[str]:

@@ -56,7 +56,7 @@ def test_saved_work_leaves_nothing(folder: Path) -> None:
     mine.clear()
     mine.clear()
     assert list(folder.iterdir()) == []
-    mine.write(None, "three")  # After `clear`, the document is saved again.
+    mine.write(None, "three")  # A document can be written again after `clear`.
     mine.clear()
 
 

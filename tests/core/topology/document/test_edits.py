@@ -37,7 +37,7 @@ def counts(value: Topology) -> dict[str, int]:
     return {pool.name: pool.replicas for pool in value.pools}
 
 
-# Tests of adding elements
+# Tests of adding replicas and pools
 
 
 def test_the_first_replica_of_a_role_makes_its_pool() -> None:
@@ -79,7 +79,7 @@ def test_a_new_pool_s_name_is_new() -> None:
     assert [pool.name for pool in value.pools] == ["servers", "servers-2"]
 
 
-# Tests of removing elements
+# Tests of removing replicas and pools
 
 
 def test_pins_follow_their_replicas_when_others_are_removed() -> None:
@@ -117,7 +117,7 @@ def test_min_replicas_gives_way() -> None:
     assert set_pools(value, [0], replicas=1).pools[0].min_replicas == 1
 
 
-# Tests of pools
+# Tests of changing the settings of pools
 
 
 def test_many_pools_change_at_once() -> None:
@@ -179,7 +179,7 @@ def test_an_empty_or_endless_name_is_refused() -> None:
             set_name(TWO_POOLS, name)
 
 
-# Tests of pins
+# Tests of changing pins
 
 
 def test_pins_come_and_go() -> None:

@@ -54,7 +54,7 @@ def document(file: Path) -> TopologyDocument:
     return document
 
 
-# Tests of opening files
+# Tests of opening a file, valid or not
 
 
 def test_a_new_document_is_empty_and_has_nothing_to_save() -> None:
@@ -73,7 +73,7 @@ def test_text_that_is_no_topology_opens_with_its_problems(file: Path) -> None:
     file.write_text(WITH_COMMENTS.replace("replicas: 2", "replica: 2"))
     document = TopologyDocument()
     document.open(file)
-    # Only the wrong key is reported and not that `replicas` is missing, because the wrong key is the reason for this.
+    # The missing key `replicas` is not reported, because the unknown key `replica` explains it.
     assert [(problem.code, problem.line) for problem in document.problems] == [("unknown-key", 11)]
     assert "replica: 2" in document.text
     with pytest.raises(FileProblem):
@@ -111,7 +111,7 @@ def test_signals_tell_of_values_and_files(document: TopologyDocument, file: Path
     assert emitted == ["changed", "path", "path", "changed"]
 
 
-# Tests of edits of the text
+# Tests that edits keep the unchanged text
 
 
 def test_what_did_not_change_keeps_its_letters_and_comments(document: TopologyDocument) -> None:
@@ -177,7 +177,7 @@ def test_a_draft_without_pools_can_be_saved_and_opened(tmp_path: Path) -> None:
     assert again.value == document.value
 
 
-# Tests of typed text
+# Tests of text that the user types in the editor
 
 
 def shown_with(document: TopologyDocument, old: str, new: str) -> str:
@@ -261,7 +261,7 @@ def test_typed_text_is_shown_as_it_was_typed(text: str, typed: str) -> None:
     assert typed_over(text, shown_text(text)) == text
 
 
-# Tests of saving files
+# Tests of saving to a file
 
 
 def test_saving_writes_what_it_shows(document: TopologyDocument, file: Path) -> None:

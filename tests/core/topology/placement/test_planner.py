@@ -30,7 +30,7 @@ def workers(count: int, more: str = "") -> str:
     return f"{{name: w, role: worker, replicas: {count}{', ' + more if more else ''}}}"
 
 
-# Tests of pack and spread
+# Tests of the placements `pack` and `spread`
 
 
 def test_pools_with_gpus_pack_into_as_few_hosts_as_can_be() -> None:
@@ -135,7 +135,7 @@ def test_those_with_little_to_choose_from_come_first() -> None:
     assert placed.slots["evaluator-0"].host == "a"
 
 
-# Tests of the requirements of a pool
+# Tests of a pool's requirements on hosts and GPUs
 
 
 def test_a_gpu_model_is_part_of_the_name_whatever_the_capitals() -> None:
@@ -178,7 +178,7 @@ def test_busy_gpus_are_left_alone() -> None:
     assert where(placed) == {"worker-0": "a:1", "worker-1": "a:3"}
 
 
-# Tests of pins
+# Tests of placing pinned replicas
 
 
 def test_a_pin_to_gpus_is_kept_in_its_order() -> None:
@@ -220,7 +220,7 @@ def test_a_pin_that_cannot_be_kept_says_why_and_is_not_moved(pin: str, reason: s
     assert placed.problems[0].path == "pins.worker-0"
 
 
-# Tests of machine types
+# Tests of pools that name a machine type
 
 
 def test_a_machine_type_stands_for_its_sizes_where_the_pool_says_none() -> None:
@@ -276,7 +276,7 @@ def test_a_host_sold_as_64_gb_has_64_gb() -> None:
     assert reason == "worker-4 needs 16 GB of memory; the most any host has free is 3.195 (on a)"
 
 
-# Tests of the best partial answer
+# Tests of plans that place as many replicas as possible
 
 
 EVALUATOR = "{name: e, role: evaluator, replicas: 1, gpus: "
@@ -317,7 +317,7 @@ def test_a_chief_joins_most_of_its_workers_where_they_are_pinned_or_have_less_ch
     assert where(place(asked, [host("a", 4), host("b", 8)]))["chief-0"] == "b:3"
 
 
-# Tests of replicas that are placed around pins
+# Tests of placing the other replicas when some are pinned
 
 FLEET = [host(f"h{number:02}", 8) for number in range(26)]
 
@@ -336,7 +336,7 @@ def test_a_pin_moves_no_others_than_the_replica_that_it_displaces(pin: str, also
     free, pinned = (topology(workers(200, "gpus: 1"), pins=pins) for pins in ("{}", f"{{worker-0: '{pin}'}}"))
     before, after = place(free, FLEET), place(pinned, FLEET)
     assert moved(before, after) - {"worker-0"} == also
-    # The displaced replica is where the pinned replica would be without its pin.
+    # The displaced replica gets the GPU that the pinned replica would have without its pin.
     assert {where(after)[name] for name in also} <= {where(before)["worker-0"]}
 
 
@@ -370,7 +370,7 @@ def test_replicas_leave_home_where_staying_would_cost_another_its_place() -> Non
     }  # fmt: skip
 
 
-# Tests of insufficient capacity
+# Tests of the reasons why replicas do not fit
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_packing_prefers_hosts_that_are_known_and_spreads_over_those_that_are_no
     assert {slot.host for slot in unknown.slots.values()} == {"new", "newer"}
 
 
-# Tests of large topologies
+# Tests of the time to plan large topologies
 
 
 @pytest.mark.parametrize("more", ["gpus: 1", "gpus: 1, placement: spread", "cpus: 4", "machine: standard", ""])

@@ -81,7 +81,7 @@ def test_settings_of_the_strategy_before_are_gone_and_groups_fit_the_workers() -
     assert after.strategy.model_dump(exclude_unset=True) == {"kind": StrategyKind.DOWNPOUR, "worker_groups": 1}
 
 
-# Tests of all presets
+# Tests of all presets, scale tiers and machine types
 
 
 @pytest.mark.parametrize("key", KEYS)
