@@ -61,7 +61,8 @@ def drawn_example(pins: dict[str, str] | None = None) -> tuple[Plan, list[HostFa
         pool("workers", Role.WORKER, 16, 1, "gpu-a", "gpu-b"),
         pool("eval", Role.EVALUATOR, 1, 2, "gpu-c"),
         pool("servers", Role.PS, 4, 0, "cpu-e", "cpu-f"),
-        # Pins determine all places, so the plan does not depend on the planner. Workers 0 to 7 are on gpu-a.
+        # Pins and the pools' hosts determine the placement, so it does not depend on the planner. Workers 0 to 7 are on
+        # gpu-a.
         pins={
             **{f"worker-{number}": f"gpu-a:{number}" for number in range(8)},
             **{"ps-0": "cpu-e", "ps-1": "cpu-e", "evaluator-0": "gpu-c:2-3"},

@@ -118,7 +118,7 @@ def inks_of(image: QImage) -> set[str]:
 
 
 def ink_of(image: QImage) -> str:
-    """Returns the strongest colour of an image."""
+    """Returns the colour of an image's most opaque pixel."""
     points = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
     return max(points, key=QColor.alpha).name()
 
