@@ -176,7 +176,7 @@ def test_a_process_alone_saves_after_a_sigterm_that_is_no_stop_and_has_not_succe
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
-    """For example, the chief may be evaluating after its last step, or saving its last checkpoint."""
+    """A rank that has finished its steps, such as a chief that saves its last checkpoint, takes no part in a stop."""
     process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output

@@ -251,7 +251,7 @@ def test_a_caller_waits_for_the_answer_of_a_busy_process(
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, deadline_s)
         accepted, _ = Connection.accept(listener.accept()[0], KEY)
-        time.sleep(pause_s)  # The test is about this pause, in which the process is busy.
+        time.sleep(pause_s)  # The listener's process is busy for this time.
         accepted.answer({})
         caller, _ = calling.result(DEADLINE_S)
     assert not select.select([listener], [], [], 0.2)[0], "the caller has called twice"
@@ -280,7 +280,7 @@ def is_shut_down(connection: Connection) -> bool:
 def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it were closed, its number could belong to the next connection before the thread sends."""
+    """If it were closed, the next connection could get its number before the thread sends."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
     send_all = socket_io.send_all

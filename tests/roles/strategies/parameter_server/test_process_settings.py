@@ -43,7 +43,10 @@ def model_of() -> nn.Module:
 
 
 def whole_batches(model: nn.Module, optimizer: torch.optim.Optimizer, data: list) -> None:
-    """Trains in one process with the mean of both halves' gradients. Batch norm treats each half separately."""
+    """Trains in one process with the mean of the gradients of both halves of a batch.
+
+    Batch norm treats each half separately.
+    """
     for inputs, targets in data:
         losses = [nn.functional.mse_loss(model(inputs[part::2]), targets[part::2]) for part in range(2)]
         (sum(losses) / 2).backward()

@@ -1,6 +1,6 @@
 """Tests of several pairs of model and optimizer under parameter servers.
 
-The step() of a pair's optimizer exchanges this pair.
+Calling step() of an optimizer exchanges only its pair.
 """
 
 from __future__ import annotations
