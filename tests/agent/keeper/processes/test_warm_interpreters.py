@@ -357,9 +357,7 @@ def test_variables_that_may_be_set_late() -> None:
 
 @pytest.mark.parametrize("interpreter", ["wrapper", "isolated", "shell"])
 def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, interpreter: str) -> None:
-    """Three kinds of Python start normally: a wrapper around Python, a wrapper that ignores PYTHONPATH, and a shell
-    script.
-    """
+    """Neither a wrapper around Python, nor one that ignores PYTHONPATH, nor another shell script is started early."""
     lines = {
         "wrapper": f'exec {sys.executable} "$@"',
         "isolated": f'exec {sys.executable} -I "$@"',
