@@ -54,7 +54,7 @@ def six_hosts() -> list[HostFacts]:
 
 
 def drawn_example(pins: dict[str, str] | None = None) -> tuple[Plan, list[HostFacts]]:
-    """Returns hosts, and a plan for them with 16 workers, a chief, an evaluator with two GPUs, and four servers."""
+    """Returns a plan with 16 workers, a chief, an evaluator with two GPUs and four servers, and the plan's hosts."""
     hosts = six_hosts()
     design = topology(
         pool("chief", Role.CHIEF, 1, 1, "gpu-c"),

@@ -93,7 +93,7 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     window.wait_until(
         lambda: all(look.state == "running" for look in feed.live_states.values())
     )  # Samples of a busy host may be late.
-    # The log that is shown grows.
+    # The displayed log grows.
     page.run_view.log.show_replica("worker-2")
     lines = page.run_view.log.view
     window.wait_until(lambda: any(line.startswith("worker-2 step ") for line in lines.shown_lines))

@@ -280,7 +280,7 @@ class Acting:
         self.play("run_state", at + 0.5, state="running")
 
     def fail(self, name: str, reason: str, at: float = 60.0) -> None:
-        """Fails one replica, and thereby the run."""
+        """Makes one replica fail, and thereby the run."""
         self.end("failed", f"{name} {reason}", at, {name: reason})
 
     def end(self, state: str, reason: str, at: float = 60.0, failed: dict[str, str] | None = None) -> None:

@@ -125,7 +125,7 @@ def ink_of(image: QImage) -> str:
 
 @pytest.mark.parametrize("kind", [QPushButton, QToolButton, QCheckBox, QRadioButton])
 def test_the_keyboard_focus_draws_no_rectangle_inside_a_button(qtbot: QtBot, kind: type[QAbstractButton]) -> None:
-    """Once the user has pressed Tab in a window, Qt's style Fusion would fill a rectangle inside the focused button."""
+    """By default, Qt's style Fusion fills a rectangle inside the focused button once the user has pressed Tab."""
     window = QWidget()
     first, button = QPushButton("First", window), kind(window)
     button.setText("Remove")
