@@ -145,7 +145,10 @@ def test_under_plain_torchrun_sigterm_ends_a_rank_as_ever(start: Start, tmp_path
 def test_a_sigterm_that_is_no_stop_ends_one_rank_and_asks_no_others(
     start: Start, tmp_path: Path, store: join_stores.Served, is_stopped: bool
 ) -> None:
-    """A keeper that has lost the primary sends such a SIGTERM. The join store may be reachable again at that time."""
+    """A keeper that has lost the primary ends its ranks by SIGTERM, but does not create the stop file.
+
+    The join store may be reachable again at that time.
+    """
     gang = Gang(start, tmp_path, 2, store)
     gang.stop_file = tmp_path / "stop"
     gang.launch(1000, 0, every_s=600)

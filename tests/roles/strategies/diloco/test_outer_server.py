@@ -370,5 +370,5 @@ def test_the_loss_of_a_server_ends_the_others_with_a_sentence(served: Served) ->
 
 
 def test_a_group_at_a_quarter_of_the_speed_does_not_slow_the_others(served: Served) -> None:
-    """A short form of `benchmarks.training.slow_group`, with a lower bound for busy machines."""
+    """A short form of `benchmarks.training.slow_group`, with a limit that a busy machine can meet."""
     assert share_of_own_speeds(served, 0.5, 4.0, elements=1000) >= 0.85
