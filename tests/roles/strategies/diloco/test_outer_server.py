@@ -183,7 +183,7 @@ def test_a_group_behind_by_more_rounds_than_are_kept_receives_all_parameters(ser
         servers = closing.enter_context(serving(served, 2, 3, quorum=2, wire="int8"))
         groups = started(servers, closing, 3)
         fast, slow = groups[:2], groups[2]
-        # Servers keep the changes of at most seven rounds, which take fewer bytes than the parameters in float64.
+        # Servers keep only as many changes as take fewer bytes than the float64 parameters: those of seven rounds.
         for rounds in (2, 9):
             received = slow.average.traffic()[1]
             moved(slow, rounds)
