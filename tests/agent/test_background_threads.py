@@ -34,7 +34,7 @@ def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any)
         go_on.set()
         for thread in working:
             thread.join(10)
-        await asyncio.sleep(0.01)  # The event loop runs the callbacks of the thread.
+        await asyncio.sleep(0.01)  # Lets the event loop run the threads' callbacks.
         return errors
 
     assert asyncio.run(cancelled()) == []

@@ -1,4 +1,4 @@
-"""Tests of the calendar copies that desktops send to agents."""
+"""Tests of parsing the calendar copies that desktops send to agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of ordering versions, and of the file that records which agent is installed on a host."""
+"""Tests of the order of versions, and of the file that records which agent is installed on a host."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Gang:
         return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]
 
     def losses(self, rank: int = 0) -> dict[int, str]:
-        """Returns, for each step, the text after the step's number in the last complete line about the step."""
+        """Returns the last complete line about each step, by step and without the step's number."""
         log = self.folder / f"losses.{rank}"
         lines = log.read_text().splitlines() if log.exists() else []
         return {int(line.split()[0]): line.partition(" ")[2] for line in lines if line.count(" ") == 3}

@@ -53,7 +53,7 @@ def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> d
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    """Waits until a process exits, which must be with exit code 0; returns its output."""
+    """Waits until a process exits, checks that its exit code is 0, and returns its output."""
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     return output

@@ -45,7 +45,7 @@ def test_by_hand_it_does_what_the_single_script_does(start: Start) -> None:
 
 
 def test_three_workers_come_to_one_model_and_report(train: Train, keeper: Keeper) -> None:
-    """The model's accuracy is tested on hosts, by comparison with a single process."""
+    """Tests on lab hosts compare the accuracy with that of a single process."""
     outputs = train(DIGITS / "train.py", 3, "--epochs", "3", TORCHYARD_REPORT=keeper.address)
     [together] = {accuracy(output) for output in outputs}
     assert together > 0.5

@@ -74,7 +74,7 @@ EXCHANGES = pytest.mark.parametrize(
 def test_300_steps_over_nccl_or_reducers_equal_one_gpu_on_the_whole_batch(
     runs: Runs, ranks: tuple[int, ...], reducers: int, dtype: str, tolerance: float
 ) -> None:
-    """In single precision, training also uses clipping by the norm and a schedule."""
+    """In single precision, training also uses clipping by the norm and a learning-rate schedule."""
     topology = runs.topology(len(ranks), reducers, ranks=ranks)
     chief, *_ = topology.outputs("large_batch.py", dtype, *["clip"] * (dtype == "float32"))
     result = json.loads(chief.splitlines()[-1])

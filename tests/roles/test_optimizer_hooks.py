@@ -39,7 +39,7 @@ def parameters() -> list[torch.nn.Parameter]:
 
 @pytest.fixture
 def stepping() -> Clamping:
-    """Returns an optimizer whose base class also has an instance. Otherwise, torch would not run the hooks twice."""
+    """Returns an optimizer, and also creates one of its base class: without it, torch would not run hooks twice."""
     torch.optim.SGD(parameters(), lr=0.1)
     return Clamping(parameters(), lr=0.1)
 

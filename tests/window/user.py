@@ -143,7 +143,7 @@ class User:
         xdotool("mouseup", "1")
 
     def drag(self, start: QPoint, end: QPoint, steps: int = 12, *, release: bool = True) -> None:
-        """Presses the button at `start`, moves the pointer in steps as a hand would, and releases the button at `end`
+        """Presses the button at `start`, moves the pointer in small steps, and releases the button at `end`
         unless `release` is False.
         """
         self.move(start)

@@ -1,4 +1,4 @@
-"""Tests of a host's audit log."""
+"""Tests of a host's audit log: its entries and size limit, damaged lines, and write errors."""
 
 from __future__ import annotations
 

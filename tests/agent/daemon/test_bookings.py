@@ -142,7 +142,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def lees(**changes: Any) -> dict[str, Any]:
-    """Returns a booking by Lee of the first GPU, which has already begun."""
+    """Returns a booking of the first GPU by Lee that began a minute ago."""
     return booking("lee", time.time() - 60, time.time() + HOUR, A, **changes)
 
 

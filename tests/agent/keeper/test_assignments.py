@@ -1,4 +1,4 @@
-"""Tests of the ranks that assignments contain, including those of replicas that are added to a running gang."""
+"""Tests of the ranks in assignments, including the ranks of replicas that are added to a running gang."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place(made: Assignments, name: str, generation: int = 0, attempt: int = 1) -
 
 def test_added_replicas_have_the_ranks_after_all_others_which_keep_theirs() -> None:
     made = assignments()
-    made.add([replica("worker-2", "b"), replica("worker-3", "b")])  # type: ignore[list-item]  # plans as dictionaries
+    made.add([replica("worker-2", "b"), replica("worker-3", "b")])  # type: ignore[list-item]  # Tests give plans as dictionaries.
     assert place(made, "worker-2") == ("2", "4", "2")
     assert place(made, "worker-3") == ("3", "4", "2")
     assert place(made, "worker-1") == ("1", "2", None)
@@ -43,7 +43,7 @@ def test_added_replicas_have_the_ranks_after_all_others_which_keep_theirs() -> N
 
 def test_in_the_next_generation_members_have_usual_ranks_and_others_come_last() -> None:
     made = assignments()
-    made.add([replica("worker-2", "b"), replica("worker-3", "b")])  # type: ignore[list-item]  # as above
+    made.add([replica("worker-2", "b"), replica("worker-3", "b")])  # type: ignore[list-item]  # Tests give plans as dictionaries.
     made.begin_generation(["worker-2"])  # Of the two added workers, only worker-3 is a member of the gang now.
     assert place(made, "worker-3", 1, 0) == ("2", "3", None)
     assert place(made, "worker-2", 1) == ("3", "4", "3")
@@ -52,6 +52,6 @@ def test_in_the_next_generation_members_have_usual_ranks_and_others_come_last() 
 
 def test_a_new_host_starts_no_ranks_before_it_is_told_to() -> None:
     made = assignments()
-    made.add([replica("worker-2", "b")])  # type: ignore[list-item]  # as above
+    made.add([replica("worker-2", "b")])  # type: ignore[list-item]  # Tests give plans as dictionaries.
     assert made.of_host("b").replicas == []
     assert [one["name"] for one in made.of_host("a").replicas] == ["worker-0", "worker-1", "evaluator-0"]

@@ -1,4 +1,4 @@
-"""Tests of failures of ranks, programs and hosts."""
+"""Tests of how a run ends, and which cause it reports, when ranks, programs, keepers or hosts fail."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_a_failing_rank_ends_the_run_with_its_cause(run_scenario: RunScenario) -
         (b.run_dir / "work" / "go").touch()
         began = time.monotonic()
         ended = await cluster.end()
-        # The benchmarks check that this takes at most 5 s. It may take longer on a busy machine, but must not take as
-        # long as a rank's grace period.
+        # The benchmarks check that the run ends within 5 s. On a busy machine, this may take longer, but must not take
+        # as long as a rank's grace period.
         assert time.monotonic() - began < 15.0
         assert ended["state"] == "failed"
         assert ended["reason"] == "worker-0 on gpu-b: exited with 1: ValueError: bad batch"

@@ -35,8 +35,9 @@ def test_survivors_of_a_worker_and_of_the_chief_continue_as_one_process_would(
 
 @pytest.mark.parametrize("place", ["forward", "backward", "step", "60"])
 def test_a_lost_worker_returns_with_the_state_of_a_peer(run_scenario: RunScenario, place: str) -> None:
-    """The worker is killed at the given place. A number is a time in milliseconds, at which the others' kernels may be
-    waiting on the GPU.
+    """The worker is killed in the given phase of a step, or a number of milliseconds after the step has begun.
+
+    In the latter case, kernels of the other workers may already be waiting on the GPU.
     """
 
     async def scenario(cluster: KeeperCluster) -> None:

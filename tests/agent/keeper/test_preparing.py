@@ -124,7 +124,7 @@ def test_a_suspended_keeper_handles_waiting_calls_before_its_lease(run_scenario:
 def test_calls_after_the_end_of_the_lease_are_refused(
     method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A keeper that is exiting still answers for a short time."""
+    """Calls may still arrive while the keeper exits."""
 
     async def scenario() -> None:
         keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.1))
@@ -156,8 +156,7 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         loop = asyncio.get_running_loop()
         living = loop.create_task(keeper._run())
         preparing = loop.create_task(keeper.prepare(MagicMock(), {"host": "gpu-a", "secret": SECRET}))
-        # The event loop that handles these renewals also measures the time since the last one, so a busy machine cannot
-        # delay only the renewals.
+        # Renewals and the lease's timer share one event loop, so a busy machine cannot delay only the renewals.
         for _ in range(50):
             await keeper.renew(MagicMock(), {})
             await asyncio.sleep(0.02)

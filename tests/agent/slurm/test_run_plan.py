@@ -1,4 +1,4 @@
-"""Tests of the placeholders that the batch program fills in."""
+"""Tests that the batch program replaces the placeholders in a run's plan."""
 
 from __future__ import annotations
 

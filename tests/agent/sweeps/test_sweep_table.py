@@ -1,4 +1,4 @@
-"""Tests of the table of a sweep's trials."""
+"""Tests of the importance of parameters in a sweep's table."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def used_s(pid: int) -> float:
 
 
 def open_files_of(pids: Iterable[int]) -> int:
-    """Returns how many files in the /proc folders of the given processes are open in this process."""
+    """Returns how many of this process's open files are in the /proc folders of the given processes."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         # The listing includes the descriptor that was used to list the folder and that is already closed.

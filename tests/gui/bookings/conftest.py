@@ -56,7 +56,7 @@ class Desk:
         self.store.remember_slots(self.slots)
 
     def reach(self, url: str, person: str) -> BookingStore:
-        """Opens the calendar as the page does."""
+        """Opens the calendar with the test's clock."""
         return open_store(url, person, clock=self.clock)
 
     def clock(self) -> datetime:
@@ -120,7 +120,7 @@ class Desk:
         return {one.title: one for one in found if one.is_live}
 
     def observe(self, host: str, users: dict[int, str]) -> None:
-        """Makes a host's telemetry report these users of its GPUs, by the GPU's index."""
+        """Makes a host's telemetry report the given users of its GPUs, by GPU index."""
         if self.fleet.status(host) is None:
             self.fleet.add(Host(name=host))
             self.fleet._statuses[host] = self.fleet._statuses[host].checked(HostCheck(host, READY), datetime.now(UTC))
@@ -141,7 +141,7 @@ class Desk:
             if slot.host == host
         ]
         self.fleet._sampled(host, {"gpus": gpus, "replicas": {}})
-        self.fleet._sampled_at[host] = float("inf")  # With this time, the sample never becomes too old.
+        self.fleet._sampled_at[host] = float("inf")  # An infinite sample time keeps the sample from expiring.
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=30_000)
@@ -150,7 +150,7 @@ class Desk:
         return any(block.booking.title == title for block in self.page.surface.picture.blocks)
 
     def hours(self, moment: datetime) -> float:
-        """Returns how many hours after now a moment is."""
+        """Returns the time from now to `moment` in hours."""
         return (moment - self.now) / timedelta(hours=1)
 
     # Simulated input

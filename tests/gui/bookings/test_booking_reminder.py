@@ -19,7 +19,7 @@ LEFT = Qt.MouseButton.LeftButton
 
 
 class Reminded:
-    """The reminder above the calendar, and lists that record its effects."""
+    """The reminder above the calendar. `shown` and `said` record the calls that it makes."""
 
     def __init__(self, desk: Desk):
         self.with_run: set[str] = set()
@@ -80,7 +80,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     )
     assert reminded.buttons() == ["Extend by 1 h", "Show booking"]
 
-    # The text changes every minute, but the buttons stay, and with them the focus.
+    # The text changes every minute, but the buttons and the keyboard focus stay.
     extend = reminded.bar.buttons[0]
     desk.now += 3 * MINUTE
     reminded.reminder.refresh()
@@ -94,7 +94,7 @@ def test_it_says_so_once_extends_and_goes(open_desk: Desk) -> None:
     desk.wait_until(lambda: not reminded.bar.isVisible())
     assert reminded.said == ["“digits” is yours until 10:12."]
 
-    # There is another reminder before the new end. It is shown until the user dismisses it.
+    # A second reminder appears before the new end, and is shown until the user closes it.
     desk.now = booking.end + 50 * MINUTE
     desk.model.reload()
     desk.wait_until(lambda: reminded.text)

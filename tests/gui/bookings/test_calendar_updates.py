@@ -111,7 +111,7 @@ def test_records_of_use_are_read_within_a_minute_and_at_once_when_asked_for(coun
     desk.open()
     desk.settle()
     model = desk.model
-    model._uses_due.stop()  # This timer is running, because the start of watching counts as a change.
+    model._uses_due.stop()  # It is running, because starting to watch the calendar counts as a change.
     model._uses_due.setInterval(1500)
 
     def used() -> set[str]:

@@ -369,7 +369,7 @@ def test_each_invalid_rule_is_marked_and_the_first_has_the_focus(desk: Desk) -> 
     assert isinstance(dialog, RulesDialog)
     dialog.fields["longest_h"].setText("many")  # type: ignore[union-attr]  # The widget is a line edit.
     dialog.fields["zone"].setText("Europe/Berlyn")  # type: ignore[union-attr]  # The widget is a line edit.
-    dialog.fields["windows"].setPlainText("*:* | nobody | daily | 09:00-18:00 | UTC")  # type: ignore[union-attr]  # multi-line
+    dialog.fields["windows"].setPlainText("*:* | nobody | daily | 09:00-18:00 | UTC")  # type: ignore[union-attr]  # The field is a multi-line editor.
     dialog.accept()
     assert [name for name, row in dialog.rows.items() if row.problem] == ["longest_h", "zone", "windows"]
     assert dialog.fields["longest_h"].property("invalid")

@@ -1,4 +1,4 @@
-"""Tests of the texts that describe the changes of a booking."""
+"""Tests of the descriptions in a booking's change history: times, fields, GPUs and the user's name."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_new_booking_is_selected_though_the_calendar_is_drawn_before_it_is_loa
     booking = desk.book("a0", 1, 2, "mine")
     page.commands.done.emit(booking.id)
     assert desk.model.booking(booking.id) is None, "no event has been processed yet, so it is not loaded"
-    page.refresh()  # As once a second, for the use of GPUs.
+    page.refresh()  # The page does this whenever the GPU use changes.
     assert page.surface.selection == ""
     desk.model.reload()
     desk.wait_until(lambda: desk.shown("mine") and page.surface.selection == booking.id)
@@ -235,7 +235,7 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False
-    desk.calendar._away = None  # This test's clock stands still, so the calendar would never retry by itself.
+    desk.calendar._away = None  # Ends the retry delay, which the stopped test clock would never end.
     desk.model.reload()
     desk.wait_until(lambda: desk.model.seen.is_live)
     assert desk.page.acts.book.isEnabled()

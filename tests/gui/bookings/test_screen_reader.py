@@ -1,4 +1,4 @@
-"""Tests that screen readers are told about changes of bookings and about whether the calendar is available."""
+"""Tests that screen readers announce changes of bookings and whether the calendar is available."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
         desk.wait_until(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]  # The value is not None in this test.
     assert [loud for text, loud in listener.heard if "The calendar is unreachable" in text] == [True]
     desk.is_away = False
-    desk.calendar._away = None  # This test's clock stands still, so the calendar would never retry by itself.
+    desk.calendar._away = None  # Ends the retry delay, which the stopped test clock would never end.
     desk.model.reload()
     desk.wait_until(lambda: listener.has("The calendar is back."))
 

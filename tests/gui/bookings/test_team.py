@@ -25,7 +25,7 @@ Key = Qt.Key
 
 
 class TeamDesk(Desk):
-    """A `Desk` of user `kim`, whose store is the database of a team."""
+    """A `Desk` of the user `kim`, with a team's calendar in PostgreSQL."""
 
     server: Cluster
 
@@ -145,8 +145,8 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
         desk.server.start()
 
     def is_back() -> bool:
-        # This test's clock stands still, so the calendar would never retry by itself. This is done repeatedly, because
-        # an attempt that is already in progress may still fail.
+        # Ends the retry delay, which the stopped test clock would never end. This is repeated, because an attempt that
+        # is already in progress may still fail.
         desk.calendar._away = None
         return desk.model.seen.is_live
 

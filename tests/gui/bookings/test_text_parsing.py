@@ -124,7 +124,10 @@ def test_rules_without_a_field_stay_when_the_form_is_saved() -> None:
 
 
 def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
-    """If the window's answer differed from the store's, a drag could look valid, but be refused when it is dropped."""
+    """The window refuses exactly the drafts that the store refuses.
+
+    Otherwise, a drag that looks valid could be refused when it is dropped.
+    """
     store = open_store(f"sqlite:///{tmp_path / 'b.sqlite3'}", "kim", clock=lambda: NOW)
     store.remember_slots(SLOTS)
     rules = Rules(longest_h=12, quota_gpu_hours=20, same_day_is_free=False)

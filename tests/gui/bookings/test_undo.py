@@ -132,6 +132,6 @@ def test_only_a_number_of_changes_is_kept(desk: Desk) -> None:
     stale = replace(booking, purpose="something else")
     with pytest.raises(Refused, match="was changed by kim"):
         desk.store.release(booking.id, expected=stale)
-    # A launch with this booking changes none of the fields that the user can edit.
+    # A launch adds its run ID to the booking. This does not count as a conflicting change.
     desk.store.change(booking.id, run_id="20310108-080000-aaaa")
     desk.store.release(booking.id, expected=booking)

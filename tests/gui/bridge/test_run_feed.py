@@ -191,7 +191,7 @@ def test_what_breaks_on_the_way_here_is_no_failure_of_the_run(
 ) -> None:
     run.start()
     wait_live(qtbot, feed, run)
-    # No version of the agent sends such a message.
+    # This message lacks required fields. No version of the agent sends such a message.
     run.links["gpu-a"].say("state", {"run_id": run.run_id})
     qtbot.waitUntil(lambda: not feed.is_live and feed.picture.is_stale)
     assert "KeyError" in caplog.text
@@ -239,7 +239,7 @@ def test_a_long_journal_is_read_without_holding_the_window_up(qtbot: Any, home: 
         at = utc_timestamp(BEGAN + 10 + number)
         run.journal.append({**report, "epoch": EPOCH, "seq": len(run.journal) + 1, "time": at})
     model = runs_model(home, run)
-    # The CPU time of the thread does not depend on other processes.
+    # CPU time of the thread is measured, because wall time would depend on other processes.
     longest, last = 0.0, time.thread_time()
     feed = model.feed(model.runs[0])
 

@@ -44,7 +44,7 @@ def tell(picture: RunState, run: Acting) -> RunChanges:
 
 
 def started() -> tuple[Acting, RunState]:
-    """Returns a started run with its journal."""
+    """Returns a started run, and its state after all events of its journal."""
     run = Acting(HOSTS)
     picture = picture_of(run)
     run.start()

@@ -54,14 +54,15 @@ def six_hosts() -> list[HostFacts]:
 
 
 def drawn_example(pins: dict[str, str] | None = None) -> tuple[Plan, list[HostFacts]]:
-    """Returns hosts, and a plan for them with 16 workers, a chief, an evaluator with two GPUs, and four servers."""
+    """Returns a plan with 16 workers, a chief, an evaluator with two GPUs and four servers, and the plan's hosts."""
     hosts = six_hosts()
     design = topology(
         pool("chief", Role.CHIEF, 1, 1, "gpu-c"),
         pool("workers", Role.WORKER, 16, 1, "gpu-a", "gpu-b"),
         pool("eval", Role.EVALUATOR, 1, 2, "gpu-c"),
         pool("servers", Role.PS, 4, 0, "cpu-e", "cpu-f"),
-        # Pins determine all places, so the plan does not depend on the planner. Workers 0 to 7 are on gpu-a.
+        # Pins and the pools' hosts determine the placement, so it does not depend on the planner. Workers 0 to 7 are on
+        # gpu-a.
         pins={
             **{f"worker-{number}": f"gpu-a:{number}" for number in range(8)},
             **{"ps-0": "cpu-e", "ps-1": "cpu-e", "evaluator-0": "gpu-c:2-3"},

@@ -11,7 +11,7 @@ from torchyard_gui.canvas.scene import TopologyScene
 
 
 def rack() -> RackContent:
-    """Returns what the rack of a host with two workers on two GPUs shows."""
+    """Returns the content of the rack of a host with two GPUs and two workers."""
     from torchyard_core.launch.rank_assignment import plan
 
     hosts = [samples.host("gpu-a", 2)]

@@ -153,7 +153,7 @@ def test_a_thousand_replicas_on_128_hosts_open_within_a_second(qtbot) -> None:
     view = CanvasView(scene)
     qtbot.addWidget(view)
     view.resize(1280, 800)
-    begin = time.thread_time()  # The CPU time of the thread does not depend on other processes.
+    begin = time.thread_time()  # CPU time, because wall time depends on other processes.
     view.show()
     scene.show_plan(crowd, fleet)
     QApplication.processEvents()

@@ -76,7 +76,7 @@ class SimulatedUser:
         assert self.runs.feed is not None
         return self.runs.feed.picture
 
-    # Functions for input and output
+    # Waiting, mouse and keyboard input, and finding buttons
 
     def wait_until(self, condition: Callable[[], object], within_ms: int = SOON_MS) -> None:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=within_ms)
@@ -144,7 +144,7 @@ class SimulatedUser:
         assert self.picture.run_id == (panel.job.run_id if panel.job else "")
 
     def restart_the_run(self) -> None:
-        """Presses *Restart*, and confirms where the new run begins."""
+        """Presses *Restart*, and confirms the dialog."""
         self.press(self.button(self.runs.bar, "Restart"))
         self.wait_until(self._restart_dialog)
         dialog = self._restart_dialog()

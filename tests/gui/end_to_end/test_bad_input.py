@@ -1,6 +1,6 @@
-"""Tests that the window shows the errors of the command line where they are caused.
+"""Tests that the window shows the errors that the command line reports, each beside its cause.
 
-No failed launch leaves anything on a host.
+A failed launch leaves nothing on a host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lab
 
 
 def red_lines(person: SimulatedUser, row: str) -> str:
-    """Launches, waits until the launch is refused, and returns the texts of the checklist's failed row."""
+    """Launches, waits until the launch is refused, and returns the text of the checklist's failed row."""
     panel = person.press_launch()
     person.wait_until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
     red = [name for name, shown in panel.checklist.rows.items() if shown.failed]
@@ -38,13 +38,13 @@ def red_lines(person: SimulatedUser, row: str) -> str:
 
 
 def red_topology(person: SimulatedUser) -> list[str]:
-    """Returns what the checklist says about the topology; returns an empty list if the checklist is hidden."""
+    """Returns the lines of the checklist's topology row, or an empty list if the checklist is hidden."""
     panel = person.window.findChild(LaunchPanel)
     return panel.row("topology").texts if panel is not None and panel.isVisible() else []
 
 
 def card_says(person: SimulatedUser, name: str) -> str:
-    """Returns the texts on a host's card and in its details."""
+    """Returns the text on a host's card and in its details."""
     person.hosts_were_asked()
     person.window.show_page("fleet")
     page = person.fleet_page

@@ -39,7 +39,7 @@ def answer(person: SimulatedUser, words: str) -> None:
 
 
 def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[str]:
-    """Calls `act` once, when the launch reaches a step. The returned list is empty until then."""
+    """Calls `act` when the launch first reaches a step. From then on, the returned list contains the step's name."""
     done: list[str] = []
     assert job is not None
 
@@ -86,7 +86,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     assert not panel.is_launching
     assert not panel.isVisible()
     assert not person.window.isVisible()
-    # An exiting keeper still answers for a short time.
+    # The keepers may still be exiting.
     wait_until(lambda: not left_on(lab3))
     assert person.runs.model.history.records() == []
 

@@ -111,7 +111,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     def look(*_: object) -> None:
         seen.update((row.name, row.state) for row in panel.checklist.rows.values())
 
-    # Each signal records the states, because one iteration of the event loop may process several signals.
+    # The states are recorded at each signal, because several signals may arrive before wait_until() checks again.
     for told in (job.checked, job.progressed):
         told.connect(look)
     person.on_the_runs_page()

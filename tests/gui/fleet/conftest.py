@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the Fleet page."""
+"""Fixtures of the Fleet page's tests."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def unclipped(text: str, color: QColor, ground: QColor) -> set[tuple[int, int]]:
 def check_unclipped(field: Fingerprint, text: str) -> None:
     """Compares the pixels of each line, including the descenders, with those of an unclipped line.
 
-    Fails as long as the layout is not complete.
+    Callers repeat the check, because it fails until the layout is complete.
     """
     field.clearFocus()  # Without the focus, the field shows no caret.
     image = field.window().grab().toImage()

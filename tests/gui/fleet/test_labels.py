@@ -1,4 +1,4 @@
-"""Tests of the texts for a host's state, and of the actions that are offered for its problems."""
+"""Tests of the descriptions of a host's state, and of the actions that are offered for its problems."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def three(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qtbot: Qt
 
 
 def find(model: FleetModel, name: str, error: Unreachable | KeyChanged) -> None:
-    """Sets the result of a host's check."""
+    """Makes a check of a host fail with `error`."""
     model._under_way[name] = job = model.jobs.run(lambda: None)
     model._arrived(name, job, "checking", failed_check(name, error.state, error))
 
@@ -564,7 +564,7 @@ def test_keys_of_several_hosts_are_trusted_one_by_one(
     assert isinstance(dialog, HostKeyListDialog)
     qtbot.waitUntil(lambda: dialog.rows["b"].on_record.isVisible(), timeout=WITHIN_MS)
     qtbot.waitUntil(lambda: "Already trusted" in dialog.rows["c"].state.text(), timeout=WITHIN_MS)
-    # The user must look at each key before the dialog lets them trust it.
+    # No key is selected at first: the user selects each key that they trust.
     assert not any(row.box.isChecked() for row in dialog.rows.values())
     assert not dialog.rows["c"].box.isEnabled()
     qtbot.keyClick(dialog.rows["a"].box, Qt.Key.Key_Space)

@@ -1,1 +1,1 @@
-"""Checks of all texts that the window paints, at several window sizes and scales."""
+"""Checks of all text that the window paints, at several window sizes and scales."""

@@ -1,4 +1,4 @@
-"""Finds a window's texts that are cut off, shortened without a tool tip, overlapping, blank, or outside their area."""
+"""Finds text in a window that is cut off, shortened without a tool tip, overlapping, blank, or outside its area."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROWS = 200
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in the display of a text, such as `cut`, and the widget that contains the text."""
+    """A fault in the display of text, such as `cut`, and the widget that contains the text."""
 
     kind: str
     widget: str
@@ -64,7 +64,7 @@ class _Run:
 
 
 def faults_of(window: QWidget) -> list[Fault]:
-    """Returns the faults of all visible texts of a window or dialog."""
+    """Returns the faults of all visible text in a window or dialog."""
     found: list[Fault] = []
     runs: list[_Run] = []
     for widget in _visible_widgets(window):
@@ -104,7 +104,7 @@ def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
     if not isinstance(area, QAbstractScrollArea):
         return False, False
     if isinstance(area, QGraphicsView):
-        # The user can move a canvas by hand, but not the widgets over it.
+        # The user can pan a canvas, but not the widgets over it.
         return viewport is widget, viewport is widget
     hidden = Qt.ScrollBarPolicy.ScrollBarAlwaysOff
     across, along = area.horizontalScrollBar(), area.verticalScrollBar()
@@ -115,9 +115,9 @@ def _scrolls(viewport: QWidget, widget: QWidget) -> tuple[bool, bool]:
 
 
 def _cut(widget: QWidget, window: QWidget, text: PaintedText) -> tuple[str, QRectF]:
-    """Returns how a text is cut off, or an empty string if it is not, and the visible part of its ink."""
+    """Returns how the text is cut off, or an empty string if it is not, and the visible part of its ink."""
     hard = QRectF(text.clip)  # The visible area.
-    soft = QRectF(text.clip)  # The area that is visible or that scrolling makes visible.
+    soft = QRectF(text.clip)  # The area that is visible or can be scrolled into view.
     across = along = False
     step: QWidget = widget
     while True:
@@ -149,9 +149,9 @@ def _widened(box: QRectF, across: bool, along: bool) -> QRectF:
 
 
 def _own_texts(widget: QWidget) -> set[str]:
-    """Returns the full texts of a widget.
+    """Returns the strings that a widget was given.
 
-    An ellipsis in one of these texts does not mean that it has been shortened.
+    An ellipsis in one of these strings does not mean that Qt has shortened it.
     """
     if isinstance(widget, QMenu):
         return {action.text().replace("&", "") for action in widget.actions()}
@@ -169,7 +169,7 @@ def _is_elided(widget: QWidget, text: str) -> bool:
 
 
 def _has_tip(widget: QWidget, text: PaintedText) -> bool:
-    """Returns whether a tool tip is shown while the pointer is over a text."""
+    """Returns whether a tool tip is shown while the pointer is over the text."""
     _hide_tip()
     place = text.ink.center().toPoint()
     event = QHelpEvent(QEvent.Type.ToolTip, place, widget.mapToGlobal(place))
@@ -191,7 +191,7 @@ def _hide_tip() -> None:
 
 
 def _blank(widget: QWidget, texts: list[PaintedText]) -> list[Fault]:
-    """Returns a fault if a widget has a text but paints none, or is too small to show it."""
+    """Returns a fault if a widget has text but paints none, or is too small to show it."""
     if isinstance(widget, QLabel):
         text = widget.text()
     elif isinstance(widget, QAbstractButton):
@@ -261,7 +261,7 @@ def _layout_overlaps(parent: QWidget) -> list[Fault]:
 
 
 def _text_overlaps(runs: list[_Run]) -> list[Fault]:
-    """Returns the texts that overlap each other. Multi-line editors are left out, because Qt arranges their lines."""
+    """Returns a fault for each overlap of text. Multi-line editors are left out, because Qt arranges their lines."""
     found = []
     editors = QPlainTextEdit | QTextEdit
     ordered = sorted(

@@ -1,6 +1,6 @@
-"""Records every text that a widget paints, with its ink and its clip, including texts that styles and delegates paint.
+"""Records all text that a widget paints, with its ink and its clip, including text that styles and delegates paint.
 
-A widget is rendered into a QPicture. The picture is then replayed on a paint engine that records texts and draws
+A widget is rendered into a QPicture. The picture is then replayed on a paint engine that records text and draws
 nothing, so the window's own code needs no changes.
 """
 
@@ -33,7 +33,7 @@ LARGE = 16_000
 
 @dataclass(frozen=True)
 class PaintedText:
-    """A painted text, in the coordinates of its widget."""
+    """A painted piece of text, in the coordinates of its widget."""
 
     text: str
     ink: QRectF
@@ -43,7 +43,7 @@ class PaintedText:
 
 
 def painted_texts(widget: QWidget) -> list[PaintedText]:
-    """Returns the texts that a widget paints, without the texts that its children paint."""
+    """Returns the text that a widget itself paints, without the text that its children paint."""
     picture = QPicture()
     with _uncached(widget):
         QWidget.render(widget, picture, QPoint(), QRegion(), QWidget.RenderFlag(0))
@@ -57,7 +57,7 @@ def painted_texts(widget: QWidget) -> list[PaintedText]:
 
 @contextmanager
 def _uncached(widget: QWidget) -> Iterator[None]:
-    """Makes a canvas and a calendar paint their texts anew instead of drawing cached pixmaps."""
+    """Makes a canvas or calendar repaint its text instead of drawing cached pixmaps."""
     draw = SnapshotCache.draw
     view = widget.parentWidget()
     items: list[tuple[QGraphicsItem, QGraphicsItem.CacheMode]] = []
@@ -75,7 +75,7 @@ def _uncached(widget: QWidget) -> Iterator[None]:
 
 
 class _Recorder(QPaintEngine):
-    """Records texts and draws nothing."""
+    """Records text and draws nothing."""
 
     def __init__(self) -> None:
         super().__init__(QPaintEngine.PaintEngineFeature.AllFeatures)
@@ -122,12 +122,11 @@ class _Recorder(QPaintEngine):
             return
         metrics = QFontMetricsF(item.font())
         ink = metrics.tightBoundingRect(text)
-        # Widgets and layouts reserve the advance of a text. Letters such as f extend beyond it, which does not count as
-        # ink.
+        # Layouts reserve only the advance width of text. Parts of letters such as f that extend beyond it do not count
+        # as ink.
         ink.setLeft(max(ink.left(), 0.0))
         ink.setRight(min(ink.right(), metrics.horizontalAdvance(text)))
         ink.translate(QPointF(at))  # type: ignore[arg-type]  # Qt passes a point.
-        # The text may begin or end with spaces, which have no ink.
         clip = self._clip if self._is_clipped else QRectF(-LARGE, -LARGE, 2 * LARGE, 2 * LARGE)
         self.texts.append(PaintedText(text, self._transform.mapRect(ink), clip))
 

@@ -1,4 +1,4 @@
-"""Tests that no text of the window is cut off, overlapping, blank or outside, at several window sizes and scales."""
+"""Tests that no text in the window is cut off, overlapping, blank or out of its area, at several sizes and scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows all scenes of the window and prints the faults of their texts.
+"""Shows all scenes of the window and prints the faults in their text.
 
 python -m tests.gui.geometry.tour [--parts fleet,runs] [--states long] [--sizes 1024x700]
 

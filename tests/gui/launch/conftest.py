@@ -1,4 +1,4 @@
-"""Fixtures of the tests of launches."""
+"""Fixtures of the launch tests."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_cancel_at_any_step_leaves_nothing(window: Window, lab3: Lab, tmp_path: 
 
     assert not window.started
     assert "Nothing is left" in panel.notice.text
-    # An exiting keeper still answers for a short time.
+    # The keepers may still be exiting.
     window.wait_until(lambda: programs_on(lab3) == [])
     window.wait_until(lambda: not [run for host in lab3.hosts for run in runs_left(host)])
     assert window.runs.history.records() == []

@@ -74,7 +74,7 @@ def test_a_launch_that_went_well_leaves_no_row_open() -> None:
     checklist = Checklist()
     checklist.take(Check("topology", "", True, "digits"))
     checklist.take(Check("host", "gpu-a", True, "agent 1"))
-    checklist.end(started=True)  # This launch has no code to send.
+    checklist.end(started=True)  # Without code to send, no row for sending stays open.
     assert {row.state for row in checklist.rows.values()} == {"passed"}
 
 

@@ -93,7 +93,7 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     window.wait_until(
         lambda: all(look.state == "running" for look in feed.live_states.values())
     )  # Samples of a busy host may be late.
-    # The log that is shown grows.
+    # The displayed log grows.
     page.run_view.log.show_replica("worker-2")
     lines = page.run_view.log.view
     window.wait_until(lambda: any(line.startswith("worker-2 step ") for line in lines.shown_lines))
@@ -125,7 +125,7 @@ def test_the_example_trains_to_its_end_and_its_files_come_home(window: Window, t
     assert feed.picture.state == "succeeded"
     assert not page.run_view.notice.isVisible()
     loss = feed.picture.totals.last("loss")
-    assert loss is not None  # If the model fits the last batch exactly, the loss is zero.
+    assert loss is not None  # The loss may be exactly 0.
     assert loss < 2
     page.fetch(feed.run, tmp_path / "home-again")
     window.wait_until(lambda: "fetched to" in page.run_view.work.text)
@@ -144,7 +144,7 @@ def test_an_ended_run_is_restarted_from_its_page_and_the_new_one_is_shown(window
     page.actions_.restart.trigger()
     dialog = page._restart_dialog
     assert dialog is not None
-    window.wait_until(lambda: dialog.begin.isChecked())  # This run has no checkpoint.
+    window.wait_until(lambda: dialog.begin.isChecked())  # Without a checkpoint, the new run starts from the beginning.
     QTest.mouseClick(dialog.buttons.agree, Qt.MouseButton.LeftButton)
 
     window.wait_until(lambda: page.feed is not None and page.feed.run.run_id != first and page.feed.picture.is_over)

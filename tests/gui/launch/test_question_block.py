@@ -1,4 +1,4 @@
-"""Tests of the questions that a launch asks. Their buttons are named after what they do."""
+"""Tests that the buttons of a launch's questions name their actions."""
 
 from __future__ import annotations
 

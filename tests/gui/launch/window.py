@@ -50,7 +50,7 @@ class Window:
             pytest.fail(f"waited in vain; {self.said()}")
 
     def said(self) -> str:
-        """Returns the texts of the panel and the page, for messages of failed tests."""
+        """Returns the displayed run and the messages of the panel and page, for reports of failed tests."""
         view, feed = self.page.run_view, self.page.feed
         run = "no run" if feed is None else f"{feed.run.run_id} {feed.picture.state} {feed.picture.reason}"
         notices = (view.notice.text, view.work.text, self.panel.notice.text)

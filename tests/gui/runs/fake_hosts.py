@@ -121,7 +121,7 @@ class Acting:
         """Whether the run's hosts have deleted the run."""
         self.logs: dict[str, bytes] = {}
         self.log_times: dict[str, list[Entry]] = {}
-        """Sizes of each log at points in time; data that is added without a time gets a later time when it is read."""
+        """The sizes of each log, with their times. Data that is added without a time gets one when it is first read."""
         self.stopped: list[dict[str, Any]] = []
         self.files = ["outputs/model.pt"]
         self.checkpoints: list[dict[str, Any]] = []
@@ -280,7 +280,7 @@ class Acting:
         self.play("run_state", at + 0.5, state="running")
 
     def fail(self, name: str, reason: str, at: float = 60.0) -> None:
-        """Fails one replica, and thereby the run."""
+        """Makes one replica fail, and thereby the run."""
         self.end("failed", f"{name} {reason}", at, {name: reason})
 
     def end(self, state: str, reason: str, at: float = 60.0, failed: dict[str, str] | None = None) -> None:

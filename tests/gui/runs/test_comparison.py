@@ -34,7 +34,7 @@ def ended(name: str, run_id: str, host_name: str, slope: float) -> Acting:
 
 @pytest.fixture
 def compared(qtbot: Any, home: Home, make_page: MakePage) -> RunsPage:
-    """Returns a page on which two ended runs of the same name are selected."""
+    """Returns a page with two runs of the same name that have ended."""
     page = make_page(ended("digits", "20251009-a", "gpu-a", 0.1), ended("digits", "20251009-b", "gpu-b", 0.2))
     page.resize(1200, 800)
     qtbot.waitUntil(lambda: page.list_model.rowCount() == 3)

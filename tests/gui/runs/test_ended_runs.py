@@ -1,4 +1,4 @@
-"""Tests that an ended run shows its last values and why it ended, and shows no value as unknown."""
+"""Tests that a run that has ended shows its last values and the reason for its end, and no value as unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of *Add workers …* on the Runs page."""
+"""Tests of adding workers to a live run with *Add workers …* on the Runs page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that a small plot shows its name, note and value whole, in a narrow panel on two lines."""
+"""Tests that a small plot shows its name, note and value in full, on two lines in a narrow panel."""
 
 from __future__ import annotations
 

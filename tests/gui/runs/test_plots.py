@@ -23,7 +23,7 @@ HOUR = 3600
 
 @pytest.fixture
 def plots(qtbot: Any, page: RunsPage, run: Acting) -> Plots:
-    """Returns the plots of a run whose four replicas have samples of an hour."""
+    """Returns the plots of a run with four replicas and one hour of samples from each."""
     assert page.feed is not None
     for track in page.feed.picture.tracks.values():
         for second in range(HOUR):
@@ -206,7 +206,7 @@ def test_one_crosshair_reads_all_plots(qtbot: Any, plots: Plots) -> None:
         QTest.qWait(2 * EVERY_MS)  # The crosshair moves at most once per EVERY_MS.
         return crosshair.position == pytest.approx(at, abs=HOUR / 100)
 
-    qtbot.waitUntil(points_at)  # This is repeated until the plots have their final size.
+    qtbot.waitUntil(points_at)  # The pointer is moved again until the plots have their final size.
     assert all(line.isVisible() for line in crosshair._lines.values())
     time = clock(crosshair.position, exact=True)
     assert crosshair.readouts["loss"].text.startswith((f"{time} 4.4", f"{time} 4.5"))

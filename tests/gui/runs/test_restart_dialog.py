@@ -44,7 +44,7 @@ def test_no_button_moves_when_a_run_ends(qtbot: Any, page: RunsPage, run: Acting
     run.end("succeeded", "")
     qtbot.waitUntil(page.actions_.restart.isEnabled)
     assert places(page) == before
-    QTest.mouseClick(stop, LEFT)  # The user wanted to stop the run, but it just ended by itself.
+    QTest.mouseClick(stop, LEFT)  # A click on *Stop* may arrive just after the run has ended.
     assert page._restart_dialog is None
     assert not page.restarting.is_launching
 

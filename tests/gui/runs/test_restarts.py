@@ -45,7 +45,7 @@ def up_again(run: Acting, at: float, generation: int = 1) -> None:
 
 
 def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
-    """Loses a host that the run waits for; returns the time until which the run waits."""
+    """Simulates the loss of a host that the run waits for; returns the time until which the run waits."""
     for replica in run.plan.replicas:
         if replica.host == "gpu-b":
             state(run, replica.name, at, "lost", reason=LOST)

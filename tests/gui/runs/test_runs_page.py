@@ -89,7 +89,7 @@ def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPa
     shown = plot.accessibleName().rpartition(": ")[2]
     assert plot.accessibleName().startswith("Throughput, 4 trainers: ")
     assert shown in bar.state.text()
-    # The bar shows a new value only when the plot does, even if the page's clock ticks in between.
+    # The bar shows a new value only when the plot does, even if the page's timer fires in between.
     assert page.feed is not None
     page.feed.picture.totals.append(BEGAN + 20, {"throughput": 5000.0})
     page._tick()

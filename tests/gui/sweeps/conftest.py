@@ -45,7 +45,7 @@ class ActingSweep(Acting):
         return {**super()._record(), "sweep": "version: 1\n"}
 
     def _trial_lines(self, host: str) -> list[dict[str, Any]]:
-        """Returns the lines of the trials that run on a host."""
+        """Returns the entries that `run.list` has for the running trials of a host."""
         trials = self.data["trials"] if self.data is not None else []
         record = {"primary": host, "hosts": [host], "sweep_run": LIVE}
         return [

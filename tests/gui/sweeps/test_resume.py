@@ -1,4 +1,4 @@
-"""Tests of the resumption of a sweep from its page."""
+"""Tests of resuming a stopped sweep on the Sweeps page: changed files, and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 
 
 class FakeLaunch:
-    """A resumption that ends as `outcomes` say, in turn."""
+    """A simulated resumption. Each call of `run` takes the next entry of `outcomes`."""
 
     outcomes: ClassVar[list[Callable[[], StartedRun]]] = []
     new_code: ClassVar[list[bool]] = []
@@ -45,7 +45,7 @@ def fails(error: Exception) -> Callable[[], StartedRun]:
 
 @pytest.fixture
 def ended(page: SweepsPage, acting: ActingSweep, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> SweepsPage:
-    """Returns the page with an ended sweep, whose resumption is simulated."""
+    """Returns the page with a stopped sweep, whose resumption is simulated."""
 
     def resume(
         desktop: Desktop, run: KnownRun, error: TorchyardError | None, callbacks: object, *, new_code: bool

@@ -1,4 +1,4 @@
-"""Tests of the scales of the plots' axes."""
+"""Tests of the scales of plot axes: linear, logarithmic and categorical."""
 
 from __future__ import annotations
 

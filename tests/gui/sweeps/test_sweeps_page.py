@@ -42,7 +42,7 @@ def click_on_header(page: SweepsPage, section: int) -> None:
 
 
 def confirm(page: SweepsPage, qtbot: QtBot) -> str:
-    """Presses the button that stops. Returns the sentence of the question."""
+    """Confirms the displayed question; returns the question's text."""
     qtbot.waitUntil(lambda: page.dialog is not None and page.dialog.isVisible())
     assert page.dialog is not None
     texts = " ".join(each.text() for each in page.dialog.findChildren(QLabel))

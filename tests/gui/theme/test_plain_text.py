@@ -1,4 +1,4 @@
-"""Tests that labels and tool tips show texts from hosts and users without interpreting markup in them."""
+"""Tests that labels and tool tips show text from hosts and users without interpreting markup in it."""
 
 from __future__ import annotations
 

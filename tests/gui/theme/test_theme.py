@@ -118,14 +118,14 @@ def inks_of(image: QImage) -> set[str]:
 
 
 def ink_of(image: QImage) -> str:
-    """Returns the strongest colour of an image."""
+    """Returns the colour of an image's most opaque pixel."""
     points = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
     return max(points, key=QColor.alpha).name()
 
 
 @pytest.mark.parametrize("kind", [QPushButton, QToolButton, QCheckBox, QRadioButton])
 def test_the_keyboard_focus_draws_no_rectangle_inside_a_button(qtbot: QtBot, kind: type[QAbstractButton]) -> None:
-    """Once the user has pressed Tab in a window, Qt's style Fusion would fill a rectangle inside the focused button."""
+    """By default, Qt's style Fusion fills a rectangle inside the focused button once the user has pressed Tab."""
     window = QWidget()
     first, button = QPushButton("First", window), kind(window)
     button.setText("Remove")

@@ -1,4 +1,4 @@
-"""Tests that texts have enough contrast, and that the light and the dark theme have the same tokens."""
+"""Tests that text has enough contrast, and that the light and the dark theme have the same tokens."""
 
 from __future__ import annotations
 

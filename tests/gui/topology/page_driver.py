@@ -28,7 +28,7 @@ SHIFT = Qt.KeyboardModifier.ShiftModifier
 
 
 class FleetOf(QObject):
-    """Gives the page a list of hosts, in place of the fleet model."""
+    """A fake fleet model with a fixed list of hosts."""
 
     facts_changed = Signal()
 
@@ -105,7 +105,7 @@ class Driver:
         return {pool.name: pool.replicas for pool in self.value.pools}
 
     def where(self, name: str) -> str:
-        """Returns the place of a replica, such as `gpu-b:2` or `cpu-d`; returns an empty string if it has none."""
+        """Returns the host and GPUs of a replica, such as `gpu-b:2` or `cpu-d`; returns "" if it is not placed."""
         planned = self.page.current_plan.replica(name)
         gpus = ",".join(str(gpu.index) for gpu in planned.gpus)
         return (planned.host or "") + (f":{gpus}" if gpus else "")

@@ -73,7 +73,7 @@ def test_what_fits_nowhere_is_told(digits: Driver) -> None:
 def test_hosts_that_come_change_what_fits(digits: Driver) -> None:
     digits.page.editor.set_pools([1], "replicas", 20, "replicas")
     assert digits.codes() == ["no-room"]
-    # The problem is about the replicas without a place, so only these are marked and selected.
+    # The problem concerns only the replicas that fit on no host, so only these are marked and selected.
     scene = digits.page.scene
     lost = scene.unplaced
     assert 0 < len(lost) < 20

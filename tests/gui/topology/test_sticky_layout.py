@@ -112,7 +112,7 @@ def test_a_drop_on_an_occupied_slot_swaps_as_one_step(digits: Driver) -> None:
     digits.on_canvas()
     digits.keys(Qt.Key.Key_Z, CONTROL)
     assert digits.value == before
-    # The displaced replica has no pin. It swaps places with the other one, and gets no pin.
+    # The displaced replica has no pin. It moves to the dragged replica's GPU, and stays without a pin.
     assert digits.where("chief-0") == "gpu-a:0"
     digits.carry("chief-0", "gpu-a:3")
     assert (digits.where("chief-0"), digits.where("worker-2")) == ("gpu-a:3", "gpu-a:0")

@@ -1,6 +1,4 @@
-"""Tests of the text beside the canvas: text that the user types changes the topology, errors are marked, and undo is
-shared with the canvas.
-"""
+"""Tests of the YAML editor beside the canvas: edits change the topology, errors are marked, and undo is shared."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from torchyard_gui.topology.yaml_view import indent_after, wrong_part
 
 
 def place_caret(driver: Driver, after: str, *, select: str = "") -> None:
-    """Focuses the text, and places the caret after a part of it or selects this part."""
+    """Focuses the editor, and places the caret after the string `after`, or selects the string `select` there."""
     view = driver.page.yaml.view
     view.setFocus()
     end = view.text.index(after) + len(after)
@@ -32,7 +30,7 @@ def place_caret(driver: Driver, after: str, *, select: str = "") -> None:
 
 @pytest.fixture
 def text(digits: Driver) -> Driver:
-    """Returns the text of a page with a chief and four workers."""
+    """Returns a page with a chief and four workers, whose YAML editor is open."""
     digits.keys(Qt.Key.Key_E, CONTROL)
     assert digits.page.yaml.isVisible()
     return digits
@@ -102,7 +100,7 @@ def test_an_error_is_marked_in_place_and_the_canvas_keeps_the_last_valid_state(t
     assert strip.text.text().startswith("Line 9: unknown key “replicsa”; did you mean “replicas”?")
     assert strip.text.text().endswith("The canvas shows the last valid text.")
     assert text.page.document.is_modified
-    # While the text is invalid, actions that need a valid text are refused with the number of the invalid line.
+    # While the text is invalid, actions that need valid text are refused with the number of the invalid line.
     text.on_canvas()
     text.choose(text.page.palette_.roles, "worker")
     assert text.counts()["workers"] == 4
@@ -113,7 +111,7 @@ def test_an_error_is_marked_in_place_and_the_canvas_keeps_the_last_valid_state(t
     text.page.launch_requested.connect(launched.append)
     text.page.launch()
     assert launched == []
-    # When the user has corrected the text, it is applied immediately.
+    # Once the user has corrected the text, it is applied immediately.
     type_over(text, "worker, ", "replicsa", "replicas")
     text.wait_until(lambda: view.marked_lines() == [])
     assert not strip.isVisible()
@@ -140,7 +138,7 @@ def test_undo_is_one_stack_of_text_and_canvas(text: Driver) -> None:
     text.wait_until(lambda: text.page.document.problems != ())
     note()
     assert text.counts()["workers"] == 6
-    # The same keys undo the same edits in the text, where the caret follows, and on the canvas.
+    # Ctrl+Z undoes the same edits in the editor and on the canvas.
     for number, expected in enumerate(reversed(texts[:-1])):
         if number % 2:
             text.on_canvas()

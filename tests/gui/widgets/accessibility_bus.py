@@ -1,4 +1,4 @@
-"""Announces texts in a window, and prints what arrives on the accessibility bus.
+"""Announces messages in a window, and prints what arrives on the accessibility bus.
 
     python -m tests.gui.widgets.accessibility_bus
 

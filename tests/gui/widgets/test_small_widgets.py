@@ -1,4 +1,4 @@
-"""Tests of several small widgets."""
+"""Tests of small widgets: searches, menus, dialogs, notices, toasts and indicators."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_focusable_widgets_have_names(window: MainWindow, qtbot: QtBot, page: st
 
 
 def test_the_launch_panel_has_names_in_words(window: MainWindow, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    # `phases` replaces this class; monkeypatch restores it.
+    # `phases` replaces this class. Because it is set through monkeypatch here, pytest restores it after the test.
     monkeypatch.setattr(launch_panel, "LaunchJob", LaunchJob)
     for name, panel in phases(wiring_of(window)):
         assert panel.isVisible()

@@ -263,7 +263,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
     menu = bookings.acts.menu(bookings, has_booking=True)
     assert bookings.acts.run in menu.actions()
     menu.deleteLater()
-    # The user returns from the run to its booking. The calendar was showing a different week.
+    # *Booking* shows the run's booking, although the calendar was showing a different week.
     bookings.go(3)
     button = next(one for one in runs.bar.findChildren(QPushButton) if one.text() == "Booking")
     assert button.isVisible()
@@ -283,7 +283,7 @@ def test_booking_and_run_lead_to_each_other(office: Office) -> None:
 
 
 def test_focusable_widgets_of_the_bookings_page_have_names(office: Office) -> None:
-    """The calendar is tested in each view, with each drawer and dialog, and with the reminder."""
+    """Covers each view of the calendar, each drawer and dialog, and the reminder."""
     mine = office.book("kim", "gpu-a:0", 0, 4)
     history = History(office.places[0].history)
     history.save(replace(history.records()[0], state="running", ended="", booking=mine.id))

@@ -1,4 +1,4 @@
-"""Tests that a window restores what the last one showed, even after a kill, and reports what happened since then."""
+"""Tests that a window restores the contents of the previous one, even after a kill, and reports what happened since."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_ends_and_losses_since_the_last_window_are_one_notice(qtbot: QtBot, arou
         lost = failed_check(name, "unreachable", Unreachable(name, f"{name} does not answer on port 22."))
         host = HostStatus(Host(name=name), HostFacts(name))
         made.take_host(host)  # The host has not been checked yet.
-        for _ in range(2):  # The second check finds the same.
+        for _ in range(2):  # Both checks have the same result.
             made.take_host(host.checked(HostCheck(name, "ready") if name == "gpu-c" else lost, now()))
     assert made.bar.text == "Since 18:42: run resnet finished, 2 hosts were lost (gpu-a, gpu-b)"
     assert made.bar.kind == "warn"

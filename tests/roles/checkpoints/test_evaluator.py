@@ -195,7 +195,7 @@ print("noticed all")
 
 
 def test_a_signal_at_any_moment_of_a_wait_is_noticed(start: Start) -> None:
-    """Signal handlers run in the thread that waits, which may hold any lock."""
+    """A signal handler interrupts the waiting thread, which may hold any lock at that moment."""
     process = start("-c", SIGNALS)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert output == "noticed all\n"

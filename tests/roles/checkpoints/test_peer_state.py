@@ -1,6 +1,4 @@
-"""Tests of the state that a returning worker receives from a peer: its structure, and large tensors, which keep their
-own memory.
-"""
+"""Tests of the state that a returning worker receives from a peer: its structure, large tensors, and errors."""
 
 from __future__ import annotations
 

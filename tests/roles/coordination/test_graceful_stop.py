@@ -145,7 +145,10 @@ def test_under_plain_torchrun_sigterm_ends_a_rank_as_ever(start: Start, tmp_path
 def test_a_sigterm_that_is_no_stop_ends_one_rank_and_asks_no_others(
     start: Start, tmp_path: Path, store: join_stores.Served, is_stopped: bool
 ) -> None:
-    """A keeper that has lost the primary sends such a SIGTERM. The join store may be reachable again at that time."""
+    """A keeper that has lost the primary ends its ranks by SIGTERM, but does not create the stop file.
+
+    The join store may be reachable again at that time.
+    """
     gang = Gang(start, tmp_path, 2, store)
     gang.stop_file = tmp_path / "stop"
     gang.launch(1000, 0, every_s=600)
@@ -176,7 +179,7 @@ def test_a_process_alone_saves_after_a_sigterm_that_is_no_stop_and_has_not_succe
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
-    """For example, the chief may be evaluating after its last step, or saving its last checkpoint."""
+    """A rank that has finished its steps, such as a chief that saves its last checkpoint, takes no part in a stop."""
     process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output

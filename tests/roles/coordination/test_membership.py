@@ -13,7 +13,7 @@ PEERS = Peers(trainers=tuple(TrainerAddress(f"worker-{number}", "10.0.0.1", 1, 1
 
 
 class Store:
-    """A join store that delivers changes when the test wants it."""
+    """A join store that delivers a change only when the test calls `tell`."""
 
     def __init__(self) -> None:
         self.watches: dict[str, Any] = {}

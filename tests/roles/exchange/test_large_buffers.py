@@ -1,4 +1,4 @@
-"""Tests of tensors in huge pages."""
+"""Tests of tensors in huge pages: initial values, separate memory, and memory that a view keeps allocated."""
 
 from __future__ import annotations
 

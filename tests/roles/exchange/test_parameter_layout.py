@@ -67,7 +67,7 @@ def test_shards_are_within_an_element_of_their_due(weights: tuple[float, ...] | 
         shares = weights or (1.0, 1.0, 1.0)
         assert sum(sizes) == layout.bytes
         for size, share in zip(sizes, shares, strict=True):
-            # Sizes differ from equal shares by at most one float64 element.
+            # Sizes differ from the servers' shares by at most one float64 element.
             assert abs(size - layout.bytes * share / sum(shares)) <= 8
 
 

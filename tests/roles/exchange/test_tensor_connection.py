@@ -245,13 +245,11 @@ def test_a_peer_that_does_not_listen_is_lost_by_name_after_the_deadline() -> Non
 def test_a_caller_waits_for_the_answer_of_a_busy_process(
     listener: socket.socket, deadline_s: float, pause_s: float
 ) -> None:
-    """If the caller connected again, the first session would be left over, and its end would be reported as the loss of
-    a worker.
-    """
+    """The caller must not connect again: the end of the first session would be reported as the loss of a worker."""
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, deadline_s)
         accepted, _ = Connection.accept(listener.accept()[0], KEY)
-        time.sleep(pause_s)  # The test is about this pause, in which the process is busy.
+        time.sleep(pause_s)  # The listener's process is busy for this time.
         accepted.answer({})
         caller, _ = calling.result(DEADLINE_S)
     assert not select.select([listener], [], [], 0.2)[0], "the caller has called twice"
@@ -280,7 +278,7 @@ def is_shut_down(connection: Connection) -> bool:
 def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it were closed, its number could belong to the next connection before the thread sends."""
+    """The next connection could get the number of a closed descriptor before the thread sends."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
     send_all = socket_io.send_all
@@ -335,7 +333,7 @@ def test_a_server_link_closes_its_descriptor_after_the_thread_that_receives(
 
 
 def test_a_replaced_session_is_closed_by_its_own_thread(ends: Ends) -> None:
-    """The thread that admits the worker again must not close a socket from which the session's thread is reading."""
+    """The thread that accepts the worker again must not close a socket from which the session's thread is reading."""
     _, accepted = ends
     Session(None, accepted, 0, 0, 1, 0).cut()
     assert accepted.closed

@@ -1,4 +1,4 @@
-"""Tests of the encodings that make tensors smaller on slow links."""
+"""Tests of the wire encodings, which reduce the size of tensors for slow links."""
 
 from __future__ import annotations
 

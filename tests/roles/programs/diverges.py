@@ -14,7 +14,7 @@ def main(how: str) -> None:
     cluster = ty.join()
     last = cluster.rank == cluster.world_size - 1
     torch.manual_seed(3)
-    wide = 1200 if how == "a pass broken off late" else 8  # With this width, a bucket is full before the pass ends.
+    wide = 1200 if how == "a pass broken off late" else 8  # A width of 1200 fills a bucket before the pass ends.
     model = nn.Sequential(nn.Linear(4, wide), nn.Tanh(), nn.Linear(wide, wide // 4), nn.Linear(wide // 4, 1))
     if how == "updates by hand":
         by_hand(cluster.distribute(model), cluster, STEPS, 1 + cluster.rank)

@@ -13,7 +13,7 @@ def main():
     cluster = ty.join()
     torch.manual_seed(0)
     model = torch.nn.Linear(WIDTH, 1, bias=False)
-    # Without a step size, the gradient of a sample stays the sample itself.
+    # The gradient of a sample is the sample itself. The learning rate is 0, because the values need no training.
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.0))
     data = torch.utils.data.TensorDataset(MEAN + SPREAD * torch.randn(STEPS * 8, WIDTH))
     for [batch] in cluster.loader(data, batch_size=4, shuffle=True):

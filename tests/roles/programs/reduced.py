@@ -1,4 +1,4 @@
-"""Trains a model that is difficult to exchange, and prints a digest of its parameters after every step as JSON.
+"""Trains a model with unusual parameters, and prints a digest of its parameters after every step as JSON.
 
 The model has two dtypes, a buffer, and parameters that are shared, frozen, never used, or used only by rank 1 in odd
 steps. Training uses accumulation with no_sync, clipping and a schedule. With `nan=STEP`, rank 1's gradients of that

@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def hold(cluster: ty.Cluster) -> None:
-    """Waits for a request to stop if this rank is to be held after the step that it has finished."""
+    """Waits for a request to stop, if HOLD is the number of steps that this rank has finished."""
     stop = cluster._graceful_stop
     if os.environ.get("HOLD") == str(cluster._progress.steps) and stop is not None:
         wait_until(lambda: stop.is_requested)

@@ -33,7 +33,7 @@ SAMPLES = 24
 def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
     runs: Runs, workers: int, dtype: str, tolerance: float
 ) -> None:
-    """In single precision, training also uses clipping by the norm and a schedule."""
+    """In single precision, training also uses clipping by the norm and a learning-rate schedule."""
     clips = dtype == "float32"
     chief, *others = runs.topology(workers, 0).outputs("large_batch.py", dtype, *["clip"] * clips)
     result = json.loads(chief)

@@ -94,10 +94,7 @@ def test_sparse_gradients_are_looked_at_too() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool) -> None:
-    """The scaler calls a fused optimizer even if gradients are infinite, and sets a flag.
-
-    It does not call other optimizers in this case.
-    """
+    """If gradients are infinite, the scaler calls step() only of a fused optimizer, and passes it a flag."""
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     watching = FiniteGradients(model, optimizer, "fail")

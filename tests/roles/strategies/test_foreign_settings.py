@@ -118,7 +118,7 @@ STRATEGIES = {
     "diloco sharded": grouped(2, 2, **ROUNDS, **SHARD),
 }
 NEEDS = {"diloco sharded": ("all-trained",)}
-"""Additional words that the program needs, because some strategies train all parameters."""
+"""Additional words that the program needs, by strategy. Sharded DiLoCo is tested without frozen parameters."""
 WORDS = ["compile", "reentrant", "checkpoint", "accumulate", "sparse", "dataclass", "lbfgs", "optimizers", "device"]
 COMBINED = ("accumulate", "checkpoint", "dataclass", "optimizers")
 """Words that a strategy supports in combination."""

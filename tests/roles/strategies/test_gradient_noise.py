@@ -1,4 +1,4 @@
-"""Tests the estimate of the gradient noise scale against a known one."""
+"""Tests of the estimated gradient noise scale, by comparison with its known value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRUE_SCALE = SPREAD**2 / MEAN**2
 
 
 def estimate(noise: GradientNoise, workers: int, batch: int, passes: int, factor: float = 1.0) -> None:
-    """Feeds gradients of batches, in two buckets."""
+    """Passes the gradients of `passes` steps of all workers to `noise`, in two buckets each."""
     torch.manual_seed(0)
     samples = 0
     for _ in range(passes):

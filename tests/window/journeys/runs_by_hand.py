@@ -84,7 +84,7 @@ def prepared(home: Path) -> Iterator[None]:
 
 
 def journey(user: User) -> None:
-    """Performs the steps up to the killing of the window, which then has unsaved changes and a live run."""
+    """Performs the steps before the window is killed. At the end, there are unsaved changes and a live run."""
     window: Any = user.window
     user.expect(lambda: window.page("topology").document.path is not None, "the file is open")
     user.key("ctrl+Return")

@@ -1,4 +1,4 @@
-"""Tests of checkpoint folders on a host's disk."""
+"""Tests of reading checkpoint folders: a sharded checkpoint of another run, and file names that leave the folder."""
 
 from __future__ import annotations
 

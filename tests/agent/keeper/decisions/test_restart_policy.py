@@ -339,7 +339,7 @@ LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
 
 
 def counted(then: str) -> list[str]:
-    """Prefixes a shell command such that `$n` is the number of times that its gang has been started so far."""
+    """Returns a shell command in which `$n` is the number of starts of its gang so far."""
     return shell(f'n=$((TORCHYARD_GENERATION + 1)); echo "start $n"; {then}')
 
 

@@ -1,4 +1,4 @@
-"""Tests of lost hosts that rejoin, from both ends of the gang link. The test simulates the other end."""
+"""Tests of lost hosts that rejoin. Most tests simulate the member's or the primary's end of the gang link."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_member_whose_lease_expired_unnoticed_is_restarted(run_scenario: RunSc
         await eventually(lambda: "running" in b.states() and "start 0" in b.output("worker-0"))
         relay.is_open.clear()
         await eventually(lambda: "the primary host gpu-a was lost" in b.reason())
-        relay.is_open.set()  # Only now has the primary received this member's heartbeats.
+        relay.is_open.set()  # The primary kept receiving this member's heartbeats, so it has not noticed a loss.
         await eventually(lambda: a.states()[-1] == "running" and "start 1" in b.output("worker-0"))
         await eventually(lambda: len(cluster.left()) == 2)
         assert a.reason() == ""
@@ -263,7 +263,7 @@ class PosedPrimary:
 
 
 def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: RunScenario) -> None:
-    """Slow: the member's ranks take 1.5 s to exit, and the member's lease expires twice."""
+    """This test takes several seconds: ranks take 1.5 s to exit, and the member's lease expires twice."""
     taken = f"GPU-{os.urandom(8).hex()}"
 
     async def scenario(cluster: KeeperCluster) -> None:

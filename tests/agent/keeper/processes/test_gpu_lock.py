@@ -39,7 +39,7 @@ async def main():
     await asyncio.sleep(600)
 asyncio.run(main())
 """
-# This program binds the sockets of the locks and misbehaves: it never accepts a connection, or it sends the given
+# This program binds the socket of a GPU's lock and misbehaves: it never accepts a connection, or it sends the given
 # answer.
 RUDE = """
 import socket, sys, time

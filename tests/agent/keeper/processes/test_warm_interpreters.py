@@ -56,7 +56,7 @@ print(json.dumps({
 
 
 class Bench:
-    """Starts ranks in a run's folder, in an interpreter that was started early or normally."""
+    """Starts ranks in a run's folder, in interpreters that were started early or normally."""
 
     def __init__(self, folder: Path):
         self.place = RunPlace("run", "gpu-a", str(folder), "\0report")
@@ -154,7 +154,7 @@ def alike(found: list[tuple[int, str]]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("arguments", [("script.py",), ("inner/script.py",), ("-m", "inner.script"), ("link.py",)])
 def test_the_script_runs_as_under_python_script(bench: Bench, arguments: tuple[str, ...]) -> None:
-    """The command line, `__main__`, `sys.path`, environment, signals, files, session and niceness are the same."""
+    """The command line, `__main__`, `sys.path`, environment, signals, files, session and niceness are as usual."""
 
     def write() -> None:
         bench.write("script.py", DESCRIBE)
@@ -357,9 +357,7 @@ def test_variables_that_may_be_set_late() -> None:
 
 @pytest.mark.parametrize("interpreter", ["wrapper", "isolated", "shell"])
 def test_a_wrapper_runs_nothing_before_its_rank(bench: Bench, tmp_path: Path, interpreter: str) -> None:
-    """Three kinds of Python start normally: a wrapper around Python, a wrapper that ignores PYTHONPATH, and a shell
-    script.
-    """
+    """Neither a wrapper around Python, nor one that ignores PYTHONPATH, nor another shell script is started early."""
     lines = {
         "wrapper": f'exec {sys.executable} "$@"',
         "isolated": f'exec {sys.executable} -I "$@"',

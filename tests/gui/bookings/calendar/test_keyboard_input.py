@@ -75,7 +75,7 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     desk.page.acts.undo.trigger()
     desk.wait_until(lambda: desk.page.commands.history.done and "not answer" in desk.page.notice.text)
     desk.is_away = False
-    desk.calendar._away = None  # This test's clock stands still, so the calendar would never retry by itself.
+    desk.calendar._away = None  # Ends the retry delay, which the stopped test clock would never end.
     desk.page.commands.undo()  # The first undo failed, because the calendar was unreachable.
     desk.wait_until(lambda: desk.store.booking(booking.id).end == booking.end)
 

@@ -188,4 +188,4 @@ def test_nothing_asks_the_store_while_dragging(desk: Desk, monkeypatch: pytest.M
         QTest.mouseMove(viewport, begin + QPoint(x, 0))
     desk.key(Qt.Key.Key_Escape)
     assert asked == []
-    assert 2 < len(refused) < 70  # A drag is checked only when it reaches another quarter of an hour.
+    assert 2 < len(refused) < 70  # A drag is validated once per quarter of an hour, not at each mouse move.

@@ -1,4 +1,4 @@
-"""Tests that advice is computed on a thread, from this computer's profile, and that errors arrive as values."""
+"""Tests that advice is computed in a worker thread from this computer's profile, and that its errors are reported."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ wide.
 
 
 def stretches(hop: Hop) -> list[Box]:
-    """Returns the straight parts of a route as boxes that are APART wide."""
+    """Returns the straight segments of a route as boxes that are APART wide."""
     return [
         Box(min(x1, x2), min(y1, y2), abs(x1 - x2), abs(y1 - y2)).grown(APART / 2)
         for (x1, y1), (x2, y2) in pairwise(hop.points)
@@ -99,7 +99,7 @@ def test_three_in_a_row_pass_back_below_them() -> None:
 
 def test_a_hundred_hosts_are_routed_at_once() -> None:
     grid = arrange({f"h{n}": 168 for n in range(128)}, 11)
-    begun = time.thread_time()  # The CPU time of the thread does not depend on other processes.
+    begun = time.thread_time()  # CPU time, because wall time depends on other processes.
     hops = loop(grid, {cell.key for cell in grid.cells})
     assert time.thread_time() - begun < 0.3
     assert meetings(hops) == []

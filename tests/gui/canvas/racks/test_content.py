@@ -1,4 +1,4 @@
-"""Tests of the contents and texts of racks and chips."""
+"""Tests of what racks and chips show: GPU models, headers, the tray, and descriptions of replicas."""
 
 from __future__ import annotations
 

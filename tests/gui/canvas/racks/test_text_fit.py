@@ -1,4 +1,4 @@
-"""Tests that texts on chips and headers are shortened instead of cut off."""
+"""Tests that text on chips and headers is shortened instead of cut off."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class _Group:
         for each in self.works:
             if not each.is_written:
                 each.tensor.fill_(77)
-        kept.append(self)  # gloo's destructor waits for the operations.
+        kept.append(self)  # Keeps the object, because gloo's destructor would wait for the operations.
 
 
 class _Work:

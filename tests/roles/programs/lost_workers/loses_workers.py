@@ -33,7 +33,7 @@ from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 average_gradients = GradientAverager._average
 averaged_over: list[int] = []
-"""The ranks whose gradients were averaged in the last step. If a rank was lost afterwards, the members are fewer."""
+"""The ranks whose gradients were averaged in the last step. They may include a rank that has been lost since then."""
 
 
 def record_ranks(averager: GradientAverager, kind: int, round_: int) -> object:
@@ -121,7 +121,7 @@ def main(steps: int, *arguments: str) -> None:
     while (since := history.steps_since_return(returns)) < steps:
         step = len(memberships)
         if since < 0:
-            time.sleep(0.2)  # The comparison repeats all steps in one process, so there should be few.
+            time.sleep(0.2)  # Keeps the number of steps low, because the comparison repeats all of them.
         optimizer.zero_grad()
         for delay in (int(place) / 1000 for at, place in places if at == step and place.isdecimal()):
             threading.Thread(target=lambda delay=delay: (time.sleep(delay), die()), daemon=True).start()

@@ -109,7 +109,7 @@ def step(cluster: Cluster, model: nn.Module, inputs: torch.Tensor, number: int) 
 
 
 def slow_down_copies(cluster: Cluster) -> None:
-    """Delays each copy for a checkpoint. If the next step did not wait for the copy, it would change the values."""
+    """Delays each copy for a checkpoint, so a next step that did not wait for the copy would change the values."""
     saving = cluster._strategy.sharded_saving
     copy = saving._copy_values
 

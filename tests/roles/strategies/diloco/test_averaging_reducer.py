@@ -1,4 +1,4 @@
-"""Tests of DiLoCo's reducers in one process, compared with the average of the groups among themselves."""
+"""Tests of DiLoCo's reducers in one process, compared with groups that average without reducers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def served() -> Iterator[Served]:
 
 
 class Reduced:
-    """Three groups, and reducers unless their number is 0."""
+    """Three groups, and the given number of reducers. Without reducers, the groups average by themselves."""
 
     def __init__(self, served: Served, closing: ExitStack, wire: str, reducers: int) -> None:
         clean(served)
@@ -99,7 +99,7 @@ def test_groups_continue_without_lost_reducers_which_return(served: Served) -> N
         reduced = Reduced(served, closing, "float32", 2)
         groups = reduced.groups
         average_all(groups, values(0))
-        for number in (0, 1):  # After the second loss, the groups average by themselves.
+        for number in (0, 1):  # After the second loss, the groups average without reducers.
             reduced.reducers[number].close()
             average_all(groups, values(1 + number))
         for number in (0, 1):

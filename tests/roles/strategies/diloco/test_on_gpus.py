@@ -64,7 +64,8 @@ def test_the_ranks_of_a_group_average_over_nccl_and_stay_equal(
 ) -> None:
     groups = groups_of(start, store, 2, 1, inner_steps=4, **options)
     workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 10, 0))
-    parameters = [[step[:-3] for step in worker["before"]] for worker in workers]  # Buffers differ inside a group.
+    # Leaves out the buffers, which differ inside a group.
+    parameters = [[step[:-3] for step in worker["before"]] for worker in workers]
     assert parameters[0] == parameters[1]
     assert parameters[0][3] != parameters[2][3]
     assert workers[0]["after"] == workers[1]["after"] == workers[2]["after"]

@@ -119,7 +119,7 @@ def test_a_quantised_wire_equals_its_definition_in_both_directions(served: Serve
                 assert_near(group.values, expected)
                 assert torch.equal(group.values, groups[0].values)
                 now = group.average.traffic()
-                # Headers have less than 400 bytes per round.
+                # Headers take less than 400 bytes per round.
                 assert 0 <= now[0] - sent - codec.size(SIZE) < 400
                 assert 0 <= now[1] - received - codec.size(SIZE) < 400
 
@@ -183,7 +183,8 @@ def test_a_group_behind_by_more_rounds_than_are_kept_receives_all_parameters(ser
         servers = closing.enter_context(serving(served, 2, 3, quorum=2, wire="int8"))
         groups = started(servers, closing, 3)
         fast, slow = groups[:2], groups[2]
-        for rounds in (2, 9):  # The changes of seven rounds are smaller than the parameters in float64.
+        # Servers keep only as many changes as take fewer bytes than the float64 parameters: those of seven rounds.
+        for rounds in (2, 9):
             received = slow.average.traffic()[1]
             moved(slow, rounds)
             for number in range(rounds):
@@ -205,13 +206,13 @@ def test_a_late_difference_counts_exactly_once_in_the_next_round(served: Served)
         before = torch.empty(0)
         for number in range(3):
             late = moved(slow, 100 + number)
-            if number % 2:  # If a push is repeated, for example after a broken connection, it changes nothing.
+            if number % 2:  # A push that is repeated after a broken connection must change nothing.
                 slow.average._drop(0)
             for step in range(2):
                 differences = [(moved(group, 10 * number + 3 * step + group.number), 2.0) for group in fast]
                 at_once(*(lambda group=group: group.push(2.0) for group in fast))
                 if step == 0 and number:
-                    # While this round was open, the late difference of the previous iteration was pushed.
+                    # This round also averages the late difference of the previous iteration.
                     differences.append((before, 3.0))
                 expected = definition.round(differences)
                 assert_near(fast[0].values, expected)
@@ -369,5 +370,5 @@ def test_the_loss_of_a_server_ends_the_others_with_a_sentence(served: Served) ->
 
 
 def test_a_group_at_a_quarter_of_the_speed_does_not_slow_the_others(served: Served) -> None:
-    """A short form of `benchmarks.training.slow_group`, with a lower bound for busy machines."""
+    """A short form of `benchmarks.training.slow_group`, with a limit that a busy machine can meet."""
     assert share_of_own_speeds(served, 0.5, 4.0, elements=1000) >= 0.85

@@ -26,7 +26,7 @@ def test_a_step_equals_torchs_sgd_with_nesterov_from_the_first_step(lr: float, m
         for parameter in expected:
             parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         for mine, parameter in zip(model, expected, strict=True):
-            mine.copy_(parameter.detach() - parameter.grad)  # With this start, the difference equals the gradient.
+            mine.copy_(parameter.detach() - parameter.grad)  # With these values, the difference equals the gradient.
         differences = outer.differences()
         gradients = torch.cat([parameter.grad.flatten() for parameter in expected])
         assert torch.allclose(differences[0], gradients, rtol=0, atol=1e-14)
@@ -91,8 +91,9 @@ def test_complex_parameters_and_those_in_another_memory_layout_are_averaged() ->
 
 
 def test_snapshots_and_staged_values_take_the_way_of_a_gpu() -> None:
-    """Values are copied in pieces, as from a GPU, but here on the CPU. A snapshot must not contain later changes of the
-    model.
+    """Values on the CPU are copied in pieces, as values on a GPU are.
+
+    A snapshot must not contain later changes of the model.
     """
     model = [torch.randn(9, 4).to(torch.bfloat16), torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)]
     outer = OuterParameters(flats_of(model, []))

@@ -33,7 +33,7 @@ def test_an_average_is_sent_while_differences_still_arrive() -> None:
     mailbox.put(EPOCH, 0, contribution(1.0, first, second))
     assert mailbox.due(EPOCH, 2) is None
     other = contribution(3.0)
-    mailbox.put(EPOCH, 1, other, connection)  # type: ignore[arg-type]  # It has the method that is used.
+    mailbox.put(EPOCH, 1, other, connection)  # type: ignore[arg-type]  # The object has the only method that is called.
     assert mailbox.due(EPOCH, 2) is None
     mailbox.deliver(other, second)
     assert mailbox.due(EPOCH, 2) == [(0.25, first), (0.75, second)]

@@ -247,7 +247,8 @@ def test_the_ranks_of_a_group_stay_equal(
     groups = groups_of(start, store, 2, 1, inner_steps=4, **options)
     workers = results(tmp_path, *groups.start_all(PROGRAM, tmp_path, 10, 0))
     assert [len(worker["before"]) for worker in workers] == [10] * 3
-    parameters = [[step[:-3] for step in worker["before"]] for worker in workers]  # Buffers differ inside a group.
+    # Leaves out the buffers, which differ inside a group.
+    parameters = [[step[:-3] for step in worker["before"]] for worker in workers]
     assert parameters[0] == parameters[1]
     assert parameters[0][3] != parameters[2][3]
     assert (parameters[0][4] == parameters[2][4]) is not bool(options)
@@ -400,7 +401,7 @@ def test_groups_of_several_workers_resume_in_mid_round_with_the_samples_of_all_r
             again.end()
     for worker, whole in zip(workers, expected, strict=True):
         assert len(worker["fed"]) == 7
-        # Buffers differ inside a group, which resumes with those of its first rank.
+        # Leaves out the buffers: a group resumes with those of its first rank, and other ranks had different ones.
         assert [step[:-3] for step in worker["before"][1:]] == [step[:-3] for step in whole["before"][-6:]]
         assert worker["after"][:-3] == whole["after"][:-3]
 
@@ -438,7 +439,7 @@ def test_a_stopped_run_resumes_with_other_groups_and_rounds(
     # A group whose first rank did not take part in the stopped run starts from the beginning.
     expected = [30 if group is None else 30 - stopped_at[group] for group in stopped_groups]
     assert [len(worker["fed"]) for worker in workers] == expected
-    parameters = [worker["after"][:-3] for worker in workers]  # Buffers differ between the ranks of a group.
+    parameters = [worker["after"][:-3] for worker in workers]  # Leaves out the buffers, which differ.
     assert parameters == [parameters[0]] * len(workers)
     # The first entry was recorded before the checkpoint was loaded, so the second one is compared.
     assert len({tuple(worker["before"][1][:-3]) for worker in workers}) <= len(sizes)

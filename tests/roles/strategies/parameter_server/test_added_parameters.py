@@ -245,7 +245,7 @@ def test_a_parameter_that_is_taken_from_the_optimizer_is_refused_by_name() -> No
         served, model = run.worker(0), network()
         model, optimizer = served.distribute(model, whole("SGD", model), CPU)
         descend(model, optimizer, batches(1, 4))
-        model[0].requires_grad_(False)  # A parameter may be frozen.
+        model[0].requires_grad_(False)  # Freezing a parameter is allowed.
         descend(model, optimizer, batches(1, 4))
         del optimizer.param_groups[0]["params"][0]
         with pytest.raises(UsageProblem, match=r"0\.weight is no longer in group 0 .* requires_grad_\(False\) instead"):

@@ -161,9 +161,9 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
         ready.wait()
         for number, batch in enumerate(data):
             if rank == 2:
-                wait_until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
+                wait_until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023  # The lambda is called only in this iteration.
             else:
-                wait_until(lambda: come[2] == number)  # noqa: B023 - over before the next
+                wait_until(lambda: come[2] == number)  # noqa: B023  # The lambda is called only in this iteration.
             descend(model, optimizer, [batch], rank, 3)
             come[rank] += 1
         strategy.leave()

@@ -124,7 +124,7 @@ def test_a_gradient_scaler_s_skipped_step_is_no_ones_step() -> None:
         weight, means = model[0].weight, []
         for scaled in (4.0, float("inf")):
             before = weight.detach().clone()
-            scaler.scale(torch.ones(()))  # A script calls scale() in its forward pass in the same way.
+            scaler.scale(torch.ones(()))  # Initializes the scale, as the call in a script's forward pass does.
             weight.grad = torch.full((24, 12), scaled)
             scaler.step(optimizer)
             scaler.update()

@@ -275,7 +275,7 @@ def test_what_a_step_does_not_change_can_still_be_in_a_graph() -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [256, None], ids=["received in place", "by way of a copy"])
 def test_what_a_step_changes_cannot(chunk_bytes: int | None) -> None:
-    """Otherwise, the gradients would be wrong without an error."""
+    """A second backward pass through changed parameters raises an error, because its gradients would be wrong."""
     run = Run(1, 1, chunk_bytes=chunk_bytes)
     with run.serving():
         served, model = run.worker(0), nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12)).double()
@@ -298,7 +298,7 @@ def test_parameters_are_installed_inside_step_alone() -> None:
         loss = model(inputs).square().sum()
         loss.backward(retain_graph=True)
         optimizer.step()
-        served.pairs[0]._exchange.wait()  # The new parameters have arrived in the meantime.
+        served.pairs[0]._exchange.wait()  # The new parameters have arrived, but are installed only by the next step.
         loss.backward()
         assert difference(model.state_dict(), network().state_dict()) == 0
         optimizer.step()

@@ -43,7 +43,10 @@ def model_of() -> nn.Module:
 
 
 def whole_batches(model: nn.Module, optimizer: torch.optim.Optimizer, data: list) -> None:
-    """Trains in one process with the mean of both halves' gradients. Batch norm treats each half separately."""
+    """Trains in one process with the mean of the gradients of both halves of a batch.
+
+    Batch norm treats each half separately.
+    """
     for inputs, targets in data:
         losses = [nn.functional.mse_loss(model(inputs[part::2]), targets[part::2]) for part in range(2)]
         (sum(losses) / 2).backward()
@@ -93,9 +96,7 @@ def test_the_result_is_the_same_under_what_the_script_has_set(setting: object, s
 
 
 def test_a_default_device_of_the_script_s_is_not_the_exchange_s() -> None:
-    """A tensor that Torchyard created on the script's default device, `meta`, would have no values, and training would
-    fail.
-    """
+    """The script's default device is `meta`, on which the exchange's tensors would have no values."""
     run, data = Run(1, 2), batches(5, 8)
     with run.serving():
         served, model = run.worker(0), model_of()

@@ -145,7 +145,7 @@ def test_any_model_trains_as_in_one_process() -> None:
     expected = alone(model, optimizer_of(model), data)
     assert difference(states[0], expected) < 1e-5
     assert difference(states[1], expected) < 1e-5
-    # The unused parameter is not even changed by weight decay.
+    # Even weight decay does not change the unused parameter.
     assert torch.equal(states[0]["unused.weight"], before["unused.weight"])
     assert not torch.equal(states[0]["columns"], before["columns"])
 
@@ -278,7 +278,7 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
         strategy.distribute(model, momentum(model), torch.device("cpu"))
         strategy.save(tmp_path, 10)
         files.write(tmp_path, 10, content, {})
-        for step in (20, 30, 40, 50):  # After each of these saves, the chief's disk is full.
+        for step in (20, 30, 40, 50):  # The chief cannot write its files of these checkpoints, as on a full disk.
             strategy.save(tmp_path, step)
             assert part.exists()
         assert files.part_steps(tmp_path, "ps-0") == [50, 10]

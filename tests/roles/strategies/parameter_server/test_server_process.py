@@ -142,7 +142,7 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
 
 
 class Relay:
-    """A proxy between a worker and its server. The worker does not notice when the server is lost."""
+    """A proxy between a worker and its server. It keeps the worker's connection open when the server is lost."""
 
     def __init__(self, address: str, port: int) -> None:
         self._to = (address, port)
@@ -237,7 +237,7 @@ def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(
     assert json.loads(output_of(chief).splitlines()[-1])["loss"] < 1.0
     output_of(other)
     output_of(server)
-    # The last checkpoint contains those pushes of the slower group that came after the chief's last step.
+    # The last checkpoint also contains the slower group's pushes after the chief's last step.
     last = files.complete(tmp_path)[0]
     assert last.about["final"]
     (held,) = files.load(tmp_path / "parts" / "ps-0" / "newest.pt")["chunks"].values()

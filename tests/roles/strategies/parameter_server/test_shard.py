@@ -53,7 +53,10 @@ class Worker:
 
 @pytest.mark.parametrize(("workers", "bound"), [(1, 2.0), (2, 1.0), (4, 0.445), (8, 0.209)])
 def test_round_robin_downpour_converges_exactly_below_its_bound(workers: int, bound: float) -> None:
-    """With N workers in turn, each gradient is N − 1 versions old; η·λ < 2·sin(π / (2(2τ + 1))) converges."""
+    """With N workers in turn, each gradient is τ = N − 1 versions old.
+
+    Training converges if η·λ < 2·sin(π / (2(2τ + 1))).
+    """
     assert bound == pytest.approx(2 * math.sin(math.pi / (2 * (2 * (workers - 1) + 1))), abs=5e-4)
 
     def largest_at_the_end(rate: float) -> float:
@@ -114,7 +117,7 @@ def test_only_the_first_of_a_round_count_where_there_are_backup_workers() -> Non
     (late,) = push(shard, 1, 1, 100.0)
     assert value(late) == -2.0
     assert late.header["round"] == 1  # This worker's next push belongs to round 2.
-    assert shard.ledger.counts.late == 1  # `late` is a number of pushes, not of chunks.
+    assert shard.ledger.counts.late == 1  # `late` counts pushes, not chunks.
     assert push(shard, 0, 1, 1.0, chunk=1) == []
     assert value(push(shard, 2, 1, 3.0, chunk=1)[0]) == -2.0
     assert push(shard, 1, 2, 1.0) == []

@@ -68,7 +68,7 @@ def gradients_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> 
 
 
 def by_definition(data: list[tuple[torch.Tensor, torch.Tensor]], push_every: int, pull_every: int) -> nn.Module:
-    """Trains in one process: a server's model and a worker's, which steps with its own optimizer between pulls."""
+    """Simulates a server and a worker in one process. Between pulls, the worker uses its own optimizer."""
     server, worker = made(), made()
     of_server, of_worker = (torch.optim.AdamW(model.parameters(), lr=0.01) for model in (server, worker))
     pending = [torch.zeros_like(parameter) for parameter in server.parameters()]

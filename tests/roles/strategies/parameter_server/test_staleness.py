@@ -39,8 +39,7 @@ def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, ove
     curvatures = torch.tensor([0.98, 1.02], dtype=torch.float64) * bound(staleness)
     run = Run(groups, 1, groups, "downpour", options={"max_staleness": staleness})
     values: list[torch.Tensor] = []
-    # In half of these pushes, one value decreases by a factor of more than 2.5, and the other increases by such a
-    # factor.
+    # Half of these pushes divide one value and multiply the other by more than 2.5.
     pushes = 130 * (staleness + 1)
     with run.serving():
         crew: list[tuple[ParameterServerStrategy, nn.Module, torch.optim.Optimizer]] = []

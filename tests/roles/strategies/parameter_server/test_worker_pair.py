@@ -1,6 +1,6 @@
 """Tests of several pairs of model and optimizer under parameter servers.
 
-The step() of a pair's optimizer exchanges this pair.
+Calling step() of an optimizer exchanges only its pair.
 """
 
 from __future__ import annotations
@@ -446,7 +446,10 @@ def test_changes_of_one_pair_s_parameters_reach_its_own_servers_only() -> None:
 def test_parameters_that_a_save_brings_are_no_change_of_the_script_s_behind_another_pair_s_gradients(
     tmp_path: Path,
 ) -> None:
-    """At the save, the critic has gradients of the generator's loss that predate the servers' newest values."""
+    """Parameters that are pulled at a save do not count as changed by the script.
+
+    At the save, the critic has gradients of the generator's loss that predate the servers' newest values.
+    """
     run = Run(2, 1, 1, "downpour", folder=str(tmp_path))
 
     def act(rank: int) -> None:
@@ -541,7 +544,7 @@ def test_all_that_step_together_are_clipped_together_on_the_mean_gradient(by: st
 
 
 def test_a_norm_of_gradients_that_are_not_stepped_with_is_refused() -> None:
-    """If no optimizer were named, the critic's clip_gradients() would also clip old gradients of the generator."""
+    """Without `optimizer=`, clip_gradients() would also clip gradients of the pair that is not stepped next."""
     run = Run(1, 1)
     with run.serving():
         strategy = run.worker(0)

@@ -255,7 +255,7 @@ def test_a_sum_that_arrives_while_the_exchange_fails_ends_its_future_once(
     future = client.reduce(torch.ones(10), 0, 0)
     (operation,) = client._running
     ((chunk,),) = client._chunks(operation)
-    # This simulates a thread that has read the value before the failure.
+    # Simulates a thread that has called done() before the failure.
     monkeypatch.setattr(future, "done", lambda: False)
     client.fail(PeerLost("worker-1", "127.0.0.1", "gone"))
     client.finished(chunk, 0.0)
@@ -272,7 +272,7 @@ def test_a_newer_membership_discards_the_sums_of_the_interrupted_step_and_counts
     before = [mine.client(rank, 3) for rank in range(3)]
     interrupted = [before[rank].reduce(torch.full((100_000,), 7.0), 4, 0) for rank in (0, 2)]
     rounds = [each._round for each in mine.all if each._round is not None]
-    sent = [2] * before[0].window  # The other chunks still wait for credit.
+    sent = [2] * before[0].window  # Each rank has sent as many chunks as the window allows.
     wait_until(lambda: all([len(chunk.arrived) for chunk in one.sums.values()] == sent for one in rounds))
     parts = parts_of(2, 100_000)
 

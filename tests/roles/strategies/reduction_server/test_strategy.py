@@ -26,7 +26,7 @@ pytestmark = pytest.mark.train
 def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_printed(
     runs: Runs, keeper: Keeper, reducers: int, ranks: tuple[int, ...], how: str, dtype: str, tolerance: float
 ) -> None:
-    """In single precision, training also uses clipping by the norm and a schedule.
+    """In single precision, training also uses clipping by the norm and a learning-rate schedule.
 
     Two ranks of a worker first reduce locally. The reducers send reports, and exit when the trainers have finished.
     """
