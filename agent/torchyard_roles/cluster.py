@@ -78,8 +78,7 @@ class Cluster:
         self._has_returned = False
         """Whether this process has rejoined the others after its loss."""
         self._catches_up = False
-        """Whether this process has returned after its loss, and has begun its loop, but not reached the position of the
-        others in it."""
+        """Whether this process has returned after its loss and is in its training loop, but behind the others."""
         self._epochs_published: list[int] = []
         self._collectives: Collectives | None = None
         self._recorder: StepRecorder | None = None
@@ -479,9 +478,9 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Calls leave().
+        """Calls leave() or, after an exception other than SystemExit, disconnects immediately.
 
-        After an exception other than SystemExit, disconnects immediately. The exception is not suppressed.
+        The exception is not suppressed.
         """
         if kind is None or issubclass(kind, SystemExit):
             self.leave()
@@ -568,7 +567,7 @@ class Cluster:
             store.set(self._epochs_key, json.dumps(begun).encode())
 
     def _before_epoch(self, loader: ShareLoader) -> None:
-        """In a worker that returns after its loss, skips a finished epoch or joins the others in the current epoch.
+        """Skips a finished epoch, or joins the others in the current epoch, if this worker returns after its loss.
 
         The other workers train while this worker repeats the script's code at the end of finished epochs.
         """
@@ -589,7 +588,7 @@ class Cluster:
         return self._strategy.members is not None and self._strategy.members.is_joining
 
     def _join_peers(self) -> None:
-        """In a worker that returns after its loss, waits for the other workers and loads the state of one of them.
+        """Waits for the other workers and loads the state of one of them, if this worker returns after its loss.
 
         Called when the script first requests a batch or begins a step.
         """

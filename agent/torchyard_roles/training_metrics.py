@@ -21,7 +21,7 @@ THROUGHPUT_S = 10.0
 """Throughput is the mean of this number of seconds, or of the time since the first step if that is shorter."""
 
 PARTS = ("compute_s", "exchange_s", "wait_s")
-"""The reported parts of the last step."""
+"""The metrics that divide the time of the last step."""
 
 QUIET_S = 1.0
 """Shortest time in seconds between two automatic reports at the end of a step, if the script calls report() itself.

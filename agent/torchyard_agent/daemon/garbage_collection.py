@@ -450,7 +450,7 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Yields whether this process is the only collection on this host.
+    """Yields whether this process is the only garbage collection on this host.
 
     Sets the modification time of `path` to the current time.
     """

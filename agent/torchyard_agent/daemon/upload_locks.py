@@ -60,7 +60,7 @@ class UploadLocks:
         return self._held.get(root) != sender and os.path.exists(path) and not self._is_stale(root, path)
 
     def release(self, sender: str, root: str | None = None) -> None:
-        """Releases the sender's lock on `root`. If `root` is None, releases all locks of the sender."""
+        """Releases the sender's lock on `root`, or all locks of the sender if `root` is None."""
         for held in [name for name, holder in self._held.items() if holder == sender and root in (None, name)]:
             del self._held[held]
             with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ For a booked GPU, the record is discarded when the booking ends.
 QUIET_S = 600.0
 """If a user did not use the GPU for this many seconds, the user's next process is again sent SIGTERM before SIGKILL.
 
-The process may belong to another person who shares the login.
+The next process may belong to another person who shares the login.
 """
 MAX_NOTED = 10
 """Maximum number of a user's processes on one GPU that are recorded during one booking.

@@ -105,7 +105,7 @@ class Member:
         self._channel.send(messages.encode(message))
 
     def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
-        """Forwards the request to the primary. If the primary is unreachable, ends the run on this host.
+        """Forwards a stop request to the primary, or ends the run on this host if the primary is unreachable.
 
         Args:
             asked: The journal entry of a user's request.
@@ -161,7 +161,7 @@ class Member:
     async def _watch_lease(self) -> None:
         """Ends this host's ranks when its lease expires, because they must not run together with the next generation.
 
-        If the primary is not reached in time, at the start or after a loss, ends the run on this host.
+        The run ends on this host if the primary is not reached in time, at the start or after a loss.
         """
         name, beat_at = self._primary["host"], 0.0
         join_by = self._loop.time() + self._timeouts.join_within_s

@@ -89,7 +89,7 @@ class Calendar(NamedTuple):
         return next((one for one in self.bookings if one.id == booking_id), None)
 
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
-        """Returns the persons to whom a login of a host may belong.
+        """Returns the people who may use a login on a host.
 
         If the table of logins does not contain `user` for any host, as a login or as a person, the login belongs to the
         person of the same name, provided that the calendar contains this person. If the table contains `user`

@@ -411,7 +411,7 @@ class Coordinator:
     def _write_table(self, *, at_once: bool = False, is_last: bool = False) -> None:
         """Writes the table if trials have reported since the last write, at most once in TABLE_EVERY_S.
 
-        If `at_once` or `is_last` is true, writes the table and a copy of the study immediately.
+        If `at_once` or `is_last` is true, the table and a copy of the study are written immediately.
         """
         now = time.monotonic()
         if not (is_last or at_once) and (not self._changed or now - self._table_at < TABLE_EVERY_S):

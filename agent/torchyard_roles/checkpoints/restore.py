@@ -112,7 +112,7 @@ class Resumed:
     def place(self, number: int, loader: ShareLoader, resumed: Any) -> None:
         """Sets the position at which loader `number` resumes.
 
-        If the run stopped in that loader, it then calls `resumed`.
+        If the run stopped in that loader, the loader calls `resumed` when it reaches the position.
         """
         if number < len(self.positions):
             loader.go_on_from(self.positions[number], resumed if number == self.active else _nothing)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 READY_S = 600.0
-"""Longest time in seconds between the first and the last rank of a returning replica."""
+"""Longest time in seconds for which the first rank of a returning replica waits for the replica's other ranks."""
 
 
 class Members(NamedTuple):

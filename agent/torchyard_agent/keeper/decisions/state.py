@@ -199,7 +199,7 @@ class Step:
         return self.run.gang(name)
 
     def set_replica(self, name: str, **changes: Any) -> None:
-        """Changes a replica. If its state changes, issues the instruction to journal the change."""
+        """Changes a replica, and issues the instruction to journal the change if its state is affected."""
         before = self.run.replica(name)
         after = before._replace(**changes)
         self.set(replicas=tuple(after if one is before else one for one in self.run.replicas))

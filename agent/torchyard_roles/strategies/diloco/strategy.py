@@ -56,7 +56,7 @@ class Sent:
     steps_before: int
     """The number of steps from sending the previous fragment to sending this one."""
     exchange: Callable[[], Outcome]
-    """On the first rank, performs the exchange and returns its outcome."""
+    """Performs the exchange and returns its outcome. Called on the first rank only."""
     background: BackgroundAverage | None = None
     """The thread that performs the exchange, if any."""
     overlaps: bool = False
@@ -67,10 +67,10 @@ class Sent:
     """The share of its own parameters that the group keeps at the merge."""
     weights: Sequence[float] = ()
     differences: Sequence[torch.Tensor] = ()
-    """The weight of each fragment and the differences of the group, on the first rank."""
+    """The group's differences, on the first rank only. `weights` are those of the fragments."""
 
     def average(self) -> Outcome:
-        """On the first rank, performs the exchange or waits for its thread, and returns the outcome."""
+        """Performs the exchange or waits for its thread, and returns the outcome. Called on the first rank only."""
         return self.exchange() if self.background is None else self.background.wait()
 
 
@@ -380,7 +380,7 @@ class Diloco(Strategy):
                 self._outer.flats[number].collect()
 
     def _start_first(self) -> Outcome:
-        """On the first rank, joins the other groups and determines the initial outer parameters."""
+        """Joins the other groups and determines the initial outer parameters. Called on the first rank only."""
         part, environment = self._restored, self._environment
         if part is not None and [each.numel() for each in part["theta"]] != [
             flat.elements for flat in self._outer.flats
@@ -564,7 +564,7 @@ class Diloco(Strategy):
             self._offer(self._sent, differences, [float(samples or steps) for samples, steps in counts])
 
     def _offer(self, sent: Sent, differences: Callable[[], list[torch.Tensor]], weights: list[float]) -> None:
-        """On the first rank, sets the data to send, and begins the exchange if training continues during it.
+        """Sets the data to send, and begins an exchange that overlaps with training. Called on the first rank only.
 
         Args:
             differences: Returns the differences of the step in which they are sent. It is called once, on any thread.
@@ -576,7 +576,7 @@ class Diloco(Strategy):
         sent.exchange = partial(self._average_sent, sent, differences)
 
     def _average_first(self, differences: list[torch.Tensor], weights: list[float], fragment: int | None) -> Outcome:
-        """On the first rank, averages the differences and takes the outer step. The model is not changed."""
+        """Averages the differences and takes the outer step, on the first rank. The model is not changed."""
         outer, options, average = self._outer, self._options, self._average
         if isinstance(average, ServerAverage):  # The servers take the outer step.
             return average.average(differences, weights, has_finished=self._finished, fragment=fragment)
@@ -592,7 +592,7 @@ class Diloco(Strategy):
         return outcome
 
     def _average_sent(self, sent: Sent, differences: Callable[[], list[torch.Tensor]]) -> Outcome:
-        """On the first rank, averages a fragment that was sent, and takes the outer step.
+        """Averages a fragment that was sent, and takes the outer step. Called on the first rank only.
 
         If training continues during the exchange, this method also copies θ to the GPU, where _merge() uses it.
         """

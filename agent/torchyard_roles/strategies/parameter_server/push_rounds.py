@@ -212,9 +212,9 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """Returns how many members close a round.
+        """Returns the number of members whose pushes close a round.
 
-        These are all members except the backup workers or, if there are fewer, all members that have not left.
+        It is the number of members minus the backup workers or, if this is smaller, of members that have not left.
         """
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 

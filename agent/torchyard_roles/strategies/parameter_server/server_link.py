@@ -213,7 +213,7 @@ class ServerLink:
         return answer
 
     def tell(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Sends a message without waiting for an answer. If the connection is broken, raises its error."""
+        """Sends a message without waiting for an answer. Raises the error that broke the connection, if any."""
         if self._error is not None:
             raise self._error
         assert self._connection is not None
