@@ -133,7 +133,7 @@ class Cluster:
 
         All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. (Under
         the strategy `none` each trainer starts from its own.) Several models or optimizers are given as lists
-        (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in further calls before the first step, in
+        (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in more calls before the first step, in
         the same order on all trainers. If the script updates its parameters by hand and gives no optimizer, only the
         model is returned.
 
@@ -214,7 +214,7 @@ class Cluster:
         self._graceful_stop = self._checkpoint_group.answer_sigterm(step)
 
     def _begin_further(self, pairs: Pairs) -> None:
-        """Handles a further call of distribute().
+        """Handles a call of distribute() after the first.
 
         The model and optimizer of this call are saved and restored together with those of the first call. The model is
         loaded before the strategy distributes it, since servers or other groups may have newer parameters.
@@ -237,7 +237,7 @@ class Cluster:
             self._strategy.distribute(pairs.model_of(each), each, self._device)
 
     def checkpoint(self, *, now: bool = False, **stateful: Any) -> None:
-        """Saves and restores further objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
+        """Saves and restores additional objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
 
         This method must be called after distribute() and before the training loop, with the same names on all trainers.
         In a resumed run, the call restores the objects. A script that is started by hand saves checkpoints only if it

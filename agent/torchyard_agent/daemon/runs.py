@@ -23,9 +23,9 @@ from torchyard_agent.telemetry.procfs import boot_id
 from torchyard_agent.unix_socket_rpc import Connection
 
 KEEPER_DEADLINE_S = 20.0
-"""How many seconds a keeper may take to start. On an idle host, it takes 0.1 s."""
+"""Timeout in seconds for the start of a keeper, which takes 0.1 s on an idle host."""
 EXIT_DEADLINE_S = 10.0
-"""How many seconds a keeper may take to exit after its run ended or was aborted."""
+"""Timeout in seconds for the exit of a keeper after its run ended or was aborted."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -104,7 +104,7 @@ class Runs:
     async def prepare(self, params: dict[str, Any]) -> Any:
         """Starts the run's keeper, unless `warm` has started it, and forwards `params` to the keeper."""
         run_id = _checked(params["run_id"])
-        if params.pop("anew", False):  # An earlier attempt to add this host to the live run was aborted.
+        if params.pop("anew", False):  # The desktop adds this host again after an abort.
             self._aborted.discard(run_id)
         with self.launching():
             keeper = await self._warm_keeper(run_id)

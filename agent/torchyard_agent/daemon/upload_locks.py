@@ -88,7 +88,7 @@ class UploadLocks:
             return False  # The lock was just released, or its file cannot be read.
         node, _, pid = holder.rpartition(" ")
         if node == self._mine.rpartition(" ")[0] and pid.isdigit() and holder != self._mine:
-            return not os.path.exists(f"/proc/{pid}")  # Another daemon of this host took the lock.
+            return not os.path.exists(f"/proc/{pid}")  # The lock belongs to another daemon of this host.
         now = time.monotonic()
         seen = self._watched.get(root)
         if seen is None or seen[0] != touched:

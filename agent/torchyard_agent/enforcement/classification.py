@@ -6,7 +6,7 @@
 | `unbooked` | the GPU is not booked, and the process is not hidden |
 | `others` | the GPU is booked by a person who cannot be the owner |
 | `root` | the GPU is booked, and root runs the process (sudo, a container's daemon) for a session that is not verified
-as the booker's, on a host for which the calendar names no persons who log in as root |
+as the booker's, on a host for which the calendar names no users who log in as root |
 | `unknown` | the process is hidden; or the GPU is booked, and no known person has the process's login |
 """
 

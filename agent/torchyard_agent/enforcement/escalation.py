@@ -24,7 +24,7 @@ KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
 """Time in seconds from SIGTERM to SIGKILL for a run. The run needs this time to save its state."""
 FORGET_AFTER_S = 3600.0
-"""Time in seconds without use after which the record of a user of an unbooked GPU is discarded.
+"""The record of a user of an unbooked GPU is discarded after this many seconds without use.
 
 For a booked GPU, the record is discarded when the booking ends.
 """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.sampler import Sampler
 
 FLUSH_S = 1.0
-"""How many seconds clients have to read the last answers and notifications."""
+"""Time in seconds for clients to read the last answers and notifications."""
 LEASE_STEP_S = 1.0
 """Longest step in seconds by which the time since the launch's last call is counted.
 
@@ -329,7 +329,7 @@ class Keeper:
         return self._primary().growth.invite(str(params["host"]))
 
     async def hold(self, connection: Connection, params: Params) -> Any:
-        """Reserves further ports for replicas that will be added on this host. Returns the same values as `prepare`."""
+        """Reserves ports for replicas that will be added on this host. Returns the same values as `prepare`."""
         resources = self._resources
         if self._participant is None or resources is None:
             raise RpcError(f"the run {self._run_id} has not begun here", "not_prepared")

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from torchyard_agent.keeper.trial_keepers import TrialCalls
 
 DISMISS_S = 3.0
-"""How many seconds members have to acknowledge the run's end."""
+"""Longest time in seconds to wait for the members to acknowledge the run's end."""
 LATE_JOIN_S = 1.5
-"""How many seconds an ended run waits for members that never connected.
+"""Longest time in seconds for which an ended run waits for members that never connected.
 
 Members try to connect at least twice a second.
 """
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class Primary:
-    """The part of a keeper that makes it the primary: decides for all hosts of the run, and serves its members.
+    """The primary's part of a keeper, which decides for all hosts of the run and serves the members.
 
     Args:
         ranks: The supervisor of the ranks on the primary's own host.

@@ -56,7 +56,7 @@ class RunResources:
         return self._others.ports
 
     async def hold_more(self, count: int) -> list[int]:
-        """Reserves further ports until `release` is called. Raises NoPortFree if too few are free."""
+        """Reserves `count` additional ports until `release` is called. Raises NoPortFree if too few are free."""
         more = await in_a_thread(hold_ports, count, self._port_range)
         self._more.append(more)
         return more.ports

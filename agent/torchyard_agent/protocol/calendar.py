@@ -22,7 +22,7 @@ MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
 """Maximum of `Calendar.fresh_s`. A larger value is reduced to this maximum, and a value over 24 hours is an error."""
 AHEAD_S = 300.0
-"""How many seconds a snapshot's date may be in the future. A later date means that a clock is wrong.
+"""Largest time in seconds by which a snapshot's date may be in the future. A later date means that a clock is wrong.
 
 Such a snapshot is rejected. Otherwise all other snapshots would be ignored as older until that date.
 """

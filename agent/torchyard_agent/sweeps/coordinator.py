@@ -7,7 +7,7 @@ was killed continues where it stopped when it is started again:
 - a trial whose run was never begun is started;
 - a trial whose run has begun is followed to its end, and never started again.
 
-A trial fails if one of its hosts is lost. Its hosts get no further trial until they have returned and none of the
+A trial fails if one of its hosts is lost. Its hosts get no new trial until they have returned and none of the
 failed trial's processes is left on them.
 """
 
@@ -118,7 +118,7 @@ class Coordinator:
         return studies.open_study(self._search, os.path.join(self._folder, STUDY), repeats=repeats)
 
     def _restore_study(self) -> None:
-        """Writes the study of the ended sweep that this one continues, unless the file already exists."""
+        """Writes the study of the ended sweep that this sweep continues, unless the file already exists."""
         file = os.path.join(self._folder, STUDY)
         if self._sweep["study"] and not os.path.exists(file):
             with open(f"{file}.new", "wb") as new:
@@ -151,9 +151,9 @@ class Coordinator:
         return self._stopping or (self._number_to_draw() <= 0 and not self._unbegun())
 
     def _number_to_draw(self) -> int:
-        """Returns the number of trials to draw.
+        """Returns the number of trials whose parameters must still be drawn.
 
-        Trials that were interrupted when an earlier sweep ended are not counted.
+        A trial that was interrupted when an earlier sweep ended does not reduce this number.
         """
         drawn = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state is not TrialState.WAITING]
         return self._search["trials"] - sum(not trial.user_attrs.get("interrupted") for trial in drawn)

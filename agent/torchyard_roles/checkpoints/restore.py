@@ -47,8 +47,8 @@ class Resumed:
         place = part if part is not None else script
         self.stateful: dict[str, Any] = script.get("stateful", {})
         self.models: dict[str, Any] = script.get("models", {})
-        """The states of the models of further distribute() calls. Empty if the script's state comes from a part or
-        through the join store."""
+        """The states of the models of all distribute() calls after the first. Empty if the script's state comes from a
+        part or through the join store."""
         self.positions: list[dict[str, Any]] = place.get("loaders", [])
         self.active: int = place.get("active", 0)
         self._optimizer_state = script.get("optimizer")

@@ -67,7 +67,7 @@ class Replica(NamedTuple):
     withdrawn: bool = False
     """Whether an added replica will not become a member."""
     uncounted: int = 0
-    """How many of the `returns` do not count as restarts: 1 if the replica was added later."""
+    """Number of `returns` that do not count as restarts: 1 if the replica was added later, otherwise 0."""
 
 
 def replica_of(plan: ReplicaPlan) -> Replica:

@@ -161,7 +161,7 @@ class ServerAverage:
         return Outcome.REPLACED
 
     def unpack_rest(self) -> None:
-        """Writes frozen parameters and buffers that are not averaged to the model, if start() received them."""
+        """Loads the frozen parameters and unaveraged buffers that start() received, if any, into the model."""
         if self._taken_rest is not None:
             self._rest.unpack(self._taken_rest)
             self._taken_rest = None

@@ -75,7 +75,7 @@ class Sent:
 
 
 class Diloco(Strategy):
-    """A rank of a worker group. If there is only one group, it takes the steps of the outer optimizer itself."""
+    """The strategy DiLoCo on one rank of a worker group. A single group takes the outer optimizer's steps itself."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None:
@@ -115,7 +115,7 @@ class Diloco(Strategy):
         """Number of steps that this process has taken."""
         self._fragments = 1
         self._sent_at: list[tuple[int, int]] = []
-        """For each fragment, the numbers of samples and steps when it was sent before its last merge.
+        """For each fragment, the numbers of samples and steps at the sending that was merged last.
 
         They are negative for times before the start of this process.
         """
@@ -224,7 +224,7 @@ class Diloco(Strategy):
         return self._inside.is_save_due(step)
 
     def flush(self, step: int) -> None:
-        """Saves this group's part of the checkpoint, and the number of samples of each further rank."""
+        """Saves the group's part of the checkpoint on its first rank, and the number of samples on each other rank."""
         self._check()
         if self._step is not None and self._environment.checkpoints and step != self._saved_at:
             self._saved_at = step
@@ -317,7 +317,7 @@ class Diloco(Strategy):
         return f"diloco-{self._environment.group}"
 
     def _counts_of(self, group_rank: int) -> str:
-        """Returns the name of a further rank's part, which holds its number of samples."""
+        """Returns the name under which a rank other than the first saves its number of samples."""
         return f"{self._part}.{group_rank}"
 
     @property
@@ -470,7 +470,7 @@ class Diloco(Strategy):
     def _spread_counts(self) -> None:
         """Sets the counts of all ranks of a group to those that its first rank restored.
 
-        A rank without a part of its own is assumed to have had as many samples as the first rank.
+        A rank that saved no part is assumed to have had as many samples as the first rank.
         """
         numbers = [number for count in self._counts() for number in count]
         *numbers, ranks = self._broadcast([*numbers, self._restored_ranks])

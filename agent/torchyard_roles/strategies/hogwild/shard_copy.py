@@ -50,7 +50,7 @@ class ShardCopy:
         self.exchanges = generation << GENERATION_BITS
         """The number of the last exchange."""
         self.updates = 0
-        """Local updates since the last exchange began."""
+        """The number of local updates since the last exchange began."""
         self.staleness = 0
         self.under_way = False
         self.has_arrived = False

@@ -195,7 +195,7 @@ class ParameterServer:
 
 
 EXIT_RESERVE_S = 1.0
-"""How many seconds of the grace period after SIGTERM are reserved for a save and the exit."""
+"""Time in seconds of the grace period after SIGTERM that is reserved for a save and the exit."""
 
 
 def serve(environment: Environment) -> None:

@@ -28,7 +28,7 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 from torchyard_roles.strategies.parameter_server.trained_parameters import TrainedParameters
 
 MEET_S = 120.0
-"""How many seconds to wait for all servers, which import torch before they listen."""
+"""Longest time in seconds to wait for all servers, which import torch before they listen."""
 
 
 class WorkerPair:

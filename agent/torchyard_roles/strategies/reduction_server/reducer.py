@@ -46,7 +46,7 @@ DTYPES = {dtype_name(each): each for each in (torch.float64, torch.float32, torc
 DTYPES.update({dtype_name(each): each for each in (torch.complex64, torch.complex128)})
 ORDERS = ("rank", "arrival")
 EXIT_RESERVE_S = 1.0
-"""How many seconds of the grace period after SIGTERM are reserved for the exit."""
+"""Time in seconds of the grace period after SIGTERM that is reserved for the exit."""
 
 
 class Terms(NamedTuple):
