@@ -296,7 +296,7 @@ class Runs:
     async def is_running(self, run_id: str) -> bool:
         """Returns whether the run has a keeper here.
 
-        The keeper of an ended run is given EXIT_DEADLINE_S to exit.
+        The keeper of an ended run is first given EXIT_DEADLINE_S to exit.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXIT_DEADLINE_S

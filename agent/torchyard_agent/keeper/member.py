@@ -84,7 +84,7 @@ class Member:
         ranks.send = self._send
 
     async def run(self) -> None:
-        """Runs until the run has ended, or the primary is lost and no process of the run is left on this host."""
+        """Serves as a member until the run has ended, or the primary is lost and no process of the run is left here."""
         self._status.start()
         tasks = [self._loop.create_task(self._keep_connected()), self._loop.create_task(self._watch_lease())]
         waited: set[asyncio.Future[Any]] = {self._finished, *tasks}

@@ -127,7 +127,7 @@ class Primary:
         ranks.send = lambda message: self._on_message(self._host, message)
 
     async def run(self) -> None:
-        """Runs until the run has ended and its connected members have acknowledged this, or DISMISS_S have passed."""
+        """Serves as the primary until the run has ended, and up to DISMISS_S longer until members acknowledge it."""
         start = self._start
         self._status.start()
         self._run, first = state_machine.begin(

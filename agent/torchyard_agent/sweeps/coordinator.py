@@ -317,7 +317,7 @@ class Coordinator:
             return
         self._running.remove(running)
         if not shown["exists"]:
-            # Its keeper gave up the launch before the run began, and removed its folder.
+            # The trial's keeper gave up the launch before the run began, and removed the run's folder.
             running.trial.set_user_attr("started", False)
             return
         self._report(running, shown["metrics"])
@@ -352,7 +352,7 @@ class Coordinator:
         if running.stop_requested:
             return
         running.stop_requested = True
-        with contextlib.suppress(RpcError):  # The trial has already ended.
+        with contextlib.suppress(RpcError):  # The trial may already have ended.
             await self._trial(running.slot.primary, "stop", running.run_id, {"reason": reason})
 
     def _finish(self, trial: optuna.Trial, outcome: Outcome) -> None:

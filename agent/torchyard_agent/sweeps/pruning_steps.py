@@ -10,7 +10,7 @@ LATEST = 0.05
 
 
 def comparison_step(pruner: Mapping[str, Any], sampled: int) -> int | None:
-    """Returns the comparison step for which a value counts that was sampled at the step `sampled`, or None.
+    """Returns the comparison step of a value that was sampled at step `sampled`, or None if it counts for no step.
 
     Metrics are sampled at intervals of time, so each trial has values at different steps. All trials are compared at
     the same steps: the multiples of `interval_steps` or, if it is not set, 1, 2, …, 9, 10, 20, …, and for `asha` and

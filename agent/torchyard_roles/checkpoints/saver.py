@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
-"""Time in seconds between the announcement of a save and its step. All ranks must receive the announcement before."""
+"""Time in seconds between the announcement of a save and its step, within which all ranks must receive it."""
 SHARED = "shared"
 """Suffix of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
@@ -298,7 +298,7 @@ class CheckpointSaver:
         return self._written
 
     def _settle(self, step: int, *, final: bool) -> bool:
-        """Waits until the checkpoint of `step` is written. If `final` is true, marks it as the end of the run."""
+        """Waits until the checkpoint of `step` is written, and marks it as the end of the run if `final` is true."""
         written = self.wait()
         if written and final and self._is_chief and step > 0:
             try:

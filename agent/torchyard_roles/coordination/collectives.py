@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 KEPT_CALLS = 100
-"""Maximum number of collective calls, of those before the first step, whose results are kept for returning workers."""
+"""Maximum number of collective calls before the first step whose results are kept for returning workers."""
 AT_ONCE = 4096
 """Size in bytes of the first exchange, which contains the length of the value (8 bytes) and the value's beginning.
 

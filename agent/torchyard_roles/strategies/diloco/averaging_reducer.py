@@ -145,7 +145,7 @@ class AveragingReducer(SliceServer):
         """Averages the messages that all members have sent."""
         with self._averaging:
             while epoch == self._epoch and (parts := self._mailbox.due(epoch, members)) is not None:
-                if not self._averaged:  # The chief's group has contributed. Before that, it had sent the errors.
+                if not self._averaged:  # The chief's group sends the errors before its contribution.
                     self._wire.begin_average(*self._slice)
                 message = self._messages[self._averaged]
                 average = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")

@@ -104,7 +104,7 @@ class GroupAverage:
         self._totals = Totals(0.0, 0.0, False)
         """The sums of the last complete attempt."""
         self.divergence = 0.0
-        """The relative distance of members' differences from their average in that round (root mean square).
+        """The relative distance of members' differences from their average in the last round (root mean square).
 
         It is 0 if all differences are equal, and 1 if their average is 0.
         """

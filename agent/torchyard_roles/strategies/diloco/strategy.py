@@ -453,7 +453,7 @@ class Diloco(Strategy):
             self._offer(self._sent, lambda: differences, weights)
 
     def _resent(self, fragment: int | None) -> Sent:
-        """Returns a fragment that was sent before the checkpoint, with a complete average."""
+        """Returns a fragment that was sent before the checkpoint, and whose average is already complete."""
         return Sent(fragment, 0, lambda: Outcome.AVERAGED, overlaps=True, mixing=self._options.mixing)
 
     def _counts(self) -> list[tuple[int, int]]:

@@ -367,7 +367,7 @@ class Reducer:
         selector.close()
 
     def _part(self, link: _Link, tell: Callable[[], None] | None) -> None:
-        """Ends a connection. If `tell` is true, first informs the other ranks."""
+        """Ends a connection, after informing the other ranks if `tell` is true."""
         if tell is not None:
             tell()
         link.connection.flush(5)
