@@ -1,6 +1,4 @@
-"""The index of a log, which records the sizes that the log had at points in time.
-
-Contains the index's writer and reader.
+"""The index of a log, which records the log's size at several times: writer and reader.
 
 The index is a file next to the log. Each line has `RECORD` bytes and contains a size of the log in bytes, and the time
 in seconds since 1970 at which the log reached this size. Ranks write to their logs themselves, so the keeper cannot

@@ -240,7 +240,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _damaged(agent_dir: str, root: str, entry: Entry) -> SnapshotProblem:
-    """Marks the snapshot as incomplete. Its missing files are then uploaded again."""
+    """Marks a snapshot as incomplete, so that its missing files are uploaded again. Returns the error to raise."""
     _forget(agent_dir, root)
     return SnapshotProblem(f"{entry['path']} was lost from this host's store")
 

@@ -110,7 +110,7 @@ def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
 
 
 def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: _StartError) -> socket.socket:
-    """Returns a connection to the running daemon. If there is none, starts the daemon of the archive `sha256`.
+    """Returns a connection to the running daemon or, if there is none, to the daemon of the archive `sha256`.
 
     Raises OSError if the daemon cannot be started.
     """
@@ -123,7 +123,7 @@ def _connect_to_archive(address: str, agent_dir: str, sha256: str, start_error: 
 def _connect_or_start(
     address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """Returns a connection to the running daemon. If there is none, starts this archive's daemon.
+    """Returns a connection to the running daemon or, if there is none, to this archive's daemon, which is then started.
 
     Raises OSError if the daemon cannot be started. The daemon's socket is bound before the fork. Therefore clients need
     not wait until the daemon has started, and two concurrent bridges start only one daemon.

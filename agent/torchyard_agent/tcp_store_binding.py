@@ -34,7 +34,7 @@ def install() -> None:
         if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             listener = listener_at(hostname, port)
         if listener is None:
-            # Either this is not rank 0, or the address cannot be bound. When rank 0 creates further groups, the address
+            # Either this is not rank 0, or the address cannot be bound. When rank 0 creates more groups, the address
             # is already in use, and torch connects to the existing store.
             return usual(hostname, port, rank, world_size, timeout, use_libuv)
         return rendezvous.TCPStore(

@@ -78,8 +78,7 @@ class Cluster:
         self._has_returned = False
         """Whether this process has rejoined the others after its loss."""
         self._catches_up = False
-        """Whether this process has returned after its loss, and has begun its loop, but not reached the position of the
-        others in it."""
+        """Whether this process has returned after its loss and is in its training loop, but behind the others."""
         self._epochs_published: list[int] = []
         self._collectives: Collectives | None = None
         self._recorder: StepRecorder | None = None
@@ -134,7 +133,7 @@ class Cluster:
 
         All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. (Under
         the strategy `none` each trainer starts from its own.) Several models or optimizers are given as lists
-        (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in further calls before the first step, in
+        (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in more calls before the first step, in
         the same order on all trainers. If the script updates its parameters by hand and gives no optimizer, only the
         model is returned.
 
@@ -215,7 +214,7 @@ class Cluster:
         self._graceful_stop = self._checkpoint_group.answer_sigterm(step)
 
     def _begin_further(self, pairs: Pairs) -> None:
-        """Handles a further call of distribute().
+        """Handles a call of distribute() after the first.
 
         The model and optimizer of this call are saved and restored together with those of the first call. The model is
         loaded before the strategy distributes it, since servers or other groups may have newer parameters.
@@ -238,7 +237,7 @@ class Cluster:
             self._strategy.distribute(pairs.model_of(each), each, self._device)
 
     def checkpoint(self, *, now: bool = False, **stateful: Any) -> None:
-        """Saves and restores further objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
+        """Saves and restores additional objects with each checkpoint: `cluster.checkpoint(scheduler=scheduler)`.
 
         This method must be called after distribute() and before the training loop, with the same names on all trainers.
         In a resumed run, the call restores the objects. A script that is started by hand saves checkpoints only if it
@@ -479,9 +478,9 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Calls leave().
+        """Calls leave() or, after an exception other than SystemExit, disconnects immediately.
 
-        After an exception other than SystemExit, disconnects immediately. The exception is not suppressed.
+        The exception is not suppressed.
         """
         if kind is None or issubclass(kind, SystemExit):
             self.leave()
@@ -568,7 +567,7 @@ class Cluster:
             store.set(self._epochs_key, json.dumps(begun).encode())
 
     def _before_epoch(self, loader: ShareLoader) -> None:
-        """In a worker that returns after its loss, skips a finished epoch or joins the others in the current epoch.
+        """Skips a finished epoch, or joins the others in the current epoch, if this worker returns after its loss.
 
         The other workers train while this worker repeats the script's code at the end of finished epochs.
         """
@@ -589,7 +588,7 @@ class Cluster:
         return self._strategy.members is not None and self._strategy.members.is_joining
 
     def _join_peers(self) -> None:
-        """In a worker that returns after its loss, waits for the other workers and loads the state of one of them.
+        """Waits for the other workers and loads the state of one of them, if this worker returns after its loss.
 
         Called when the script first requests a batch or begins a step.
         """

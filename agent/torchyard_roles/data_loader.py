@@ -36,7 +36,7 @@ from torchyard_roles.errors import UsageProblem
 from torchyard_roles.training_metrics import Progress
 
 OTHER_ORDER = 1_000_003
-"""Added to the shuffling seed of a worker that has the same share as another. It exceeds any number of epochs."""
+"""Offset of the shuffling seed of a worker that has the same share as another. It exceeds any number of epochs."""
 
 
 class DataShare(NamedTuple):
@@ -81,7 +81,7 @@ class PartSampler(Sampler):  # type: ignore[misc]  # mypy does not analyse torch
 OnRequest = Callable[["ShareLoader", bool], None]
 """A function that is called before a loader yields a batch, and at the end of an epoch.
 
-Its arguments are the loader, and whether a batch may follow, which is False at the end of an epoch.
+Its arguments are the loader, and a flag that is False at the end of an epoch and otherwise True.
 """
 
 
@@ -182,7 +182,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         Args:
             position: The position. If the number of workers has changed, the number of finished batches is rescaled to
                 the current share of each worker.
-            resumed: A function that restores further state. It is called immediately before the first new batch is
+            resumed: A function that restores other state. It is called immediately before the first new batch is
                 loaded, or at the end of the interrupted epoch if that epoch has no further batches.
         """
         batches = position["batches"] * position["parts"] // self._parts

@@ -72,8 +72,8 @@ def _at_exit(leave: Callable[[], None]) -> None:
     """Calls `leave` at the end of the script, while threads can still be started.
 
     leave() needs threads to contact all servers concurrently. In `atexit` callbacks, executors accept no work (Python
-    3.9) and no thread can be started (3.12), so this callback is registered together with the callbacks that end the
-    threads of executors. These run earlier.
+    3.9) and no thread can be started (3.12). Therefore this callback is registered with the callbacks that end the
+    threads of executors, which run earlier than `atexit` callbacks.
     """
     register = getattr(threading, "_register_atexit", atexit.register)
     register(leave)

@@ -84,9 +84,9 @@ class StepTracker:
         self._evaluations += 1 if begins else -1
 
     def end_pending(self) -> None:
-        """Ends the current step, if there is one, in scripts in which an optimizer's step() does not end it.
+        """Ends the current step, if there is one, in a script with several optimizers or with none.
 
-        These are scripts with several optimizers or with none.
+        In other scripts, the optimizer's step() ends it.
         """
         if self._stepped or self._accumulated_by_hand:
             self._end()

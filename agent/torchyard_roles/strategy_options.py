@@ -58,7 +58,7 @@ class Options:
 
 
 def read_options(text: str, kind: str) -> Options:
-    """Parses TORCHYARD_OPTIONS. If it is empty, returns the defaults of the strategy `kind`.
+    """Parses TORCHYARD_OPTIONS, or returns the defaults of the strategy `kind` if the variable is empty.
 
     Unknown names are ignored, since a desktop may be newer than a run's agent. Raises EnvironmentProblem if the text is
     not a JSON object, a value has the wrong type, or a number is negative.

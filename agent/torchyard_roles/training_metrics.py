@@ -21,7 +21,7 @@ THROUGHPUT_S = 10.0
 """Throughput is the mean of this number of seconds, or of the time since the first step if that is shorter."""
 
 PARTS = ("compute_s", "exchange_s", "wait_s")
-"""The reported parts of the last step."""
+"""The metrics that divide the time of the last step."""
 
 QUIET_S = 1.0
 """Shortest time in seconds between two automatic reports at the end of a step, if the script calls report() itself.
@@ -49,7 +49,7 @@ class Progress:
         self._is_partial = self._was_partial = False
         """Whether a batch of the current step, and of the last one, is partial."""
         self._whole_parts: dict[str, float] = {}
-        """The parts of the last reported step with whole batches."""
+        """The times (see PARTS) of the last reported step that had no partial batch."""
 
     @property
     def steps(self) -> int:
@@ -148,7 +148,7 @@ class Progress:
         if self._step_s is not None and "compute_s" not in report:
             others = report.get("exchange_s", 0.0) + report.get("wait_s", 0.0)
             report["compute_s"] = max(0.0, self._step_s - others)
-        if self._was_partial:  # Its parts are shorter, and would be mistaken for those of every step.
+        if self._was_partial:  # A partial batch takes less time, so the times of an earlier step are reported.
             report.update(self._whole_parts)
         else:
             self._whole_parts = {part: report[part] for part in PARTS if part in report}

@@ -1,8 +1,8 @@
-"""The audit log of a host, `audit.jsonl`. It records each action on the agent and its runs, with time and user.
+"""The audit log of a host, `audit.jsonl`: administrative actions, each with its time and user.
 
-The log contains actions that do not concern a run, or whose records must outlive the run. All other actions are
-recorded in the run's journal. Entries are only appended. A successful undeploy removes the log. This module imports few
-others, because the daemon records its start before it imports large modules.
+The log records actions on the agent itself, and actions whose record must outlive the run, such as the removal of a
+run. All other actions are recorded in the run's journal. Entries are only appended. A successful undeploy removes the
+log. This module imports few others, because the daemon records its start before it imports large modules.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]
 
 
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
-    """Returns the daemon's methods, wrapped so that calls are recorded, and `audit.read`.
+    """Wraps the daemon's methods so that calls are recorded, and adds the method `audit.read`.
 
     The log records successful calls of the methods in _ACTS.
     """
@@ -108,7 +108,7 @@ def _older(path: str) -> str:
 
 
 def _rotate(path: str) -> None:
-    """Begins a new file if the current file is full. Another process may do this concurrently."""
+    """Renames the log to `audit.1.jsonl` if it is full. Several processes may call this function concurrently."""
     if not _is_full(path):
         return
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)

@@ -39,7 +39,7 @@ ALWAYS_KEPT = 10
 QUIET_S = 3600.0
 """Number of seconds for which a run is kept after the last write to its journal.
 
-Its keeper may be starting or exiting.
+During this time, the run's keeper may be starting or exiting.
 """
 ARCHIVES_S = 30 * DAY_S
 SCRATCH_S = DAY_S
@@ -49,7 +49,7 @@ SNAPSHOTS_WHEN_SHORT_S = DAY_S
 SHORT_SHARE = 0.1
 """Fraction of free disk space below which unused snapshots are kept for only one day."""
 FILES_S = DAY_S
-"""Number of seconds for which a file that belongs to no snapshot is kept. Its snapshot may still be uploading."""
+"""Number of seconds for which a file that belongs to no snapshot is kept. The upload may not be complete yet."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
@@ -450,7 +450,7 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Yields whether this process is the only collection on this host.
+    """Yields whether this process is the only garbage collection on this host.
 
     Sets the modification time of `path` to the current time.
     """

@@ -95,8 +95,8 @@ sys.dont_write_bytecode = True
 from torchyard_agent.daemon.garbage_collection import main
 sys.exit(main(agent_dir, node, sha256))
 """
-"""The code of the collecting process.
+"""The Python code of the process that collects garbage.
 
-The process forks, so the collecting process is not a child of the daemon. The daemon can therefore be replaced without
-waiting for the collection.
+The process forks and its parent exits, so the collection is not a child of the daemon. The daemon can therefore be
+replaced without waiting for the collection.
 """

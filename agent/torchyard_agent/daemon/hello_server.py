@@ -104,7 +104,7 @@ def _answer(
             # A line this short is sent either completely or not at all.
             client.send(json.dumps(answer).encode() + b"\n", socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return pending, "never reads"  # The asyncio server closes such a connection.
+            return pending, "never reads"  # The client reads no answers. The asyncio server closes the connection.
         except OSError:
             pass  # The client has disconnected, but a `retire` request is executed nevertheless.
         if method == "retire":

@@ -25,7 +25,7 @@ def main(
         settle: Unpacks the archive if it runs from memory.
         by: The name of the user whose desktop started the daemon.
     """
-    umask.keep_files_private()  # systemd sets another umask.
+    umask.keep_files_private()  # systemd starts the daemon with another umask.
     with open("/proc/self/comm", "w") as name:
         # `top` and `ps -e` show this name. The command line is still the bootstrap's.
         name.write("torchyard-agent")

@@ -98,7 +98,7 @@ class _Export:
 
     def remove(self) -> None:
         shutil.rmtree(os.path.dirname(self.file), ignore_errors=True)
-        with contextlib.suppress(OSError):  # The folder contains the file of another export.
+        with contextlib.suppress(OSError):  # The folder may contain the file of another export.
             os.rmdir(os.path.join(self.run_dir, EXPORTS))
 
 

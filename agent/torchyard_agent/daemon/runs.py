@@ -23,9 +23,9 @@ from torchyard_agent.telemetry.procfs import boot_id
 from torchyard_agent.unix_socket_rpc import Connection
 
 KEEPER_DEADLINE_S = 20.0
-"""How many seconds a keeper may take to start. On an idle host, it takes 0.1 s."""
+"""Timeout in seconds for the start of a keeper, which takes 0.1 s on an idle host."""
 EXIT_DEADLINE_S = 10.0
-"""How many seconds a keeper may take to exit after its run ended or was aborted."""
+"""Timeout in seconds for the exit of a keeper after its run ended or was aborted."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -104,7 +104,7 @@ class Runs:
     async def prepare(self, params: dict[str, Any]) -> Any:
         """Starts the run's keeper, unless `warm` has started it, and forwards `params` to the keeper."""
         run_id = _checked(params["run_id"])
-        if params.pop("anew", False):  # An earlier attempt to add this host to the live run was aborted.
+        if params.pop("anew", False):  # The desktop adds this host again after an abort.
             self._aborted.discard(run_id)
         with self.launching():
             keeper = await self._warm_keeper(run_id)
@@ -153,13 +153,13 @@ class Runs:
             started.set()
 
     async def _wait_for_start(self, run_id: str) -> None:
-        """If the run's keeper is being started, waits until it has started."""
+        """Waits until the run's keeper has started, if it is being started. Otherwise returns immediately."""
         if run_id in self._starting:
             await self._starting[run_id].wait()
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """A context manager during which one more request of a launch counts as unanswered."""
+        """Returns a context in which one more request of a launch is counted as unanswered."""
         self._launching += 1
         try:
             yield
@@ -294,9 +294,9 @@ class Runs:
         return await self.keeper(run_id) is not None
 
     async def is_running(self, run_id: str) -> bool:
-        """Returns whether the run has a keeper here. If the run has ended, first waits until its keeper exits.
+        """Returns whether the run has a keeper here.
 
-        It waits at most EXIT_DEADLINE_S.
+        The keeper of an ended run is first given EXIT_DEADLINE_S to exit.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXIT_DEADLINE_S
@@ -382,7 +382,7 @@ class Runs:
         }
 
     def death(self, run_id: str) -> str:
-        """Returns why a run has no keeper although its end is not recorded, as a clause for a sentence."""
+        """Returns, as a clause, why a run has no keeper although its end is not recorded."""
         before = read_record(self.folder(run_id)).get("boot_id")
         if before and before != boot_id():
             return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
@@ -393,7 +393,7 @@ class Runs:
 
         The kernel ends only its ranks (PDEATHSIG), not their children.
 
-        Has no effect while the run has a keeper, or if this was done before.
+        This method has no effect while the run has a keeper, or if it was called before.
         """
         folder = self.folder(run_id)
         if run_id in self._cleared or await self.keeper(run_id) is not None:

@@ -24,7 +24,7 @@ from torchyard_agent.protocol import paths
 from torchyard_agent.telemetry.sampler import Sampler
 
 COMPILE_AFTER_S = 3.0
-"""How many seconds to wait before bytecode is compiled. The delay keeps the desktop's first requests fast."""
+"""Delay in seconds before bytecode is compiled, so that the desktop's first requests are answered quickly."""
 
 log = logging.getLogger(__name__)
 

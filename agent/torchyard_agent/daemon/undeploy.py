@@ -48,12 +48,12 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
         _remove(paths.store_dir(agent_dir))
         for folder in (hosts, agent_dir):
             if not _names(folder):
-                # Another host with the same home folder has removed the folder.
+                # Another host with the same home folder may have removed the folder.
                 with contextlib.suppress(FileNotFoundError):
                     os.rmdir(folder)
         if not os.path.exists(agent_dir):
             for folder in parents:
-                with contextlib.suppress(OSError):  # The folder contains other files now.
+                with contextlib.suppress(OSError):  # The folder may contain other files now.
                     os.rmdir(folder)
     return {"removed": agent_dir, "shared_with": shared_with}
 
@@ -75,7 +75,7 @@ def _end_helpers(agent_dir: str) -> None:
         if not helpers:
             return
         for pid in helpers:
-            with contextlib.suppress(OSError):  # The process has already exited.
+            with contextlib.suppress(OSError):  # The process may already have exited.
                 os.kill(pid, signal.SIGTERM)
         time.sleep(0.05)
 

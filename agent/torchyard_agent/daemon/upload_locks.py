@@ -60,7 +60,7 @@ class UploadLocks:
         return self._held.get(root) != sender and os.path.exists(path) and not self._is_stale(root, path)
 
     def release(self, sender: str, root: str | None = None) -> None:
-        """Releases the sender's lock on `root`. If `root` is None, releases all locks of the sender."""
+        """Releases the sender's lock on `root`, or all locks of the sender if `root` is None."""
         for held in [name for name, holder in self._held.items() if holder == sender and root in (None, name)]:
             del self._held[held]
             with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ class UploadLocks:
             return False  # The lock was just released, or its file cannot be read.
         node, _, pid = holder.rpartition(" ")
         if node == self._mine.rpartition(" ")[0] and pid.isdigit() and holder != self._mine:
-            return not os.path.exists(f"/proc/{pid}")  # Another daemon of this host took the lock.
+            return not os.path.exists(f"/proc/{pid}")  # The lock belongs to another daemon of this host.
         now = time.monotonic()
         seen = self._watched.get(root)
         if seen is None or seen[0] != touched:

@@ -69,7 +69,7 @@ def update_idle(
     now: float,
     gap_s: float,
 ) -> dict[str, Idle]:
-    """Returns the evidence of idle bookings, updated by a sample.
+    """Returns the evidence of idle bookings, updated with one sample.
 
     Args:
         busy: The GPUs that are in use according to the sample.

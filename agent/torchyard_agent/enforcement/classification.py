@@ -6,7 +6,7 @@
 | `unbooked` | the GPU is not booked, and the process is not hidden |
 | `others` | the GPU is booked by a person who cannot be the owner |
 | `root` | the GPU is booked, and root runs the process (sudo, a container's daemon) for a session that is not verified
-as the booker's, on a host for which the calendar names no persons who log in as root |
+as the booker's, on a host for which the calendar names no users who log in as root |
 | `unknown` | the process is hidden; or the GPU is booked, and no known person has the process's login |
 """
 
@@ -58,7 +58,7 @@ class Use(NamedTuple):
     origin: Origin | None = None
     """The origin of the process, or None if it is unknown. In that case, `uid` is used."""
     display_server: bool = False
-    """Whether the executable is a display server that also computes.
+    """Whether the process is a display server that also computes on the GPU.
 
     A display server that only draws does not count as use of a GPU.
     """
@@ -84,12 +84,12 @@ class Finding(NamedTuple):
     use: Use
     verdict: str
     persons: tuple[str, ...]
-    """The persons who may own the process. There may be several, because persons may share a login."""
+    """The possible owners of the process. There may be several, because people may share a login."""
     booking: CalendarBooking | None
 
     @property
     def persons_text(self) -> str:
-        """A text such as "kim" or "one of kim, lee", or the login if no person is known."""
+        """The possible owners in words, such as "kim" or "one of kim, lee", or the login if no owner is known."""
         if not self.persons:
             return self.use.user
         return self.persons[0] if len(self.persons) == 1 else f"one of {', '.join(self.persons)}"
@@ -98,7 +98,7 @@ class Finding(NamedTuple):
 def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
     """Classifies the use of a GPU.
 
-    If one of the persons who share a login has booked the GPU, the login counts as theirs.
+    If one of the people who share a login has booked the GPU, the process counts as theirs.
 
     Args:
         host: This host's name in the fleet.
@@ -109,12 +109,12 @@ def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
     if use.by is not None:
         persons = calendar.persons_of(host, use.user)
         if use.uid == 0 and use.origin is not None and not use.origin.container:
-            # If the calendar names the persons who log in as root, the session can only select one of them.
+            # If the calendar names the people who log in as root, the session can only select one of them.
             of_root = calendar.persons_of(host, "root")
             is_roots = is_roots and not of_root
             persons = tuple(one for one in persons if one in of_root) or of_root or persons
-        # The user can write the run's record. The record may therefore only select one of the persons who share a
-        # login, or, if no known person has this login, a person in the calendar.
+        # Users can write their run's record. The record may therefore only select one of the people who share a login
+        # or, if no known person has this login, a person in the calendar.
         if use.claimed and (use.claimed in persons or (not persons and calendar.knows(use.claimed))):
             persons = (use.claimed,)
             is_roots = False

@@ -24,14 +24,14 @@ KILL_AFTER_S = 10.0
 RUN_KILL_AFTER_S = 120.0
 """Time in seconds from SIGTERM to SIGKILL for a run. The run needs this time to save its state."""
 FORGET_AFTER_S = 3600.0
-"""Time in seconds without use after which the record of a user of an unbooked GPU is discarded.
+"""The record of a user of an unbooked GPU is discarded after this many seconds without use.
 
 For a booked GPU, the record is discarded when the booking ends.
 """
 QUIET_S = 600.0
 """If a user did not use the GPU for this many seconds, the user's next process is again sent SIGTERM before SIGKILL.
 
-The process may belong to another person who shares the login.
+The next process may belong to another person who shares the login.
 """
 MAX_NOTED = 10
 """Maximum number of a user's processes on one GPU that are recorded during one booking.

@@ -43,7 +43,7 @@ _CONTAINER = re.compile(
 
 
 def find_origin(pid: int, uid: int) -> Origin:
-    """Returns the origin of a process. `uid` is the UID of the process from the viewpoint of this agent."""
+    """Returns the origin of a process. `uid` is the UID of the process as this agent sees it."""
     groups = _groups(pid)
     login, session = login_of(groups)
     container = container_of(groups)
@@ -105,17 +105,17 @@ def container_of(groups: str) -> str:
 
 
 def is_in_group_below(pid: int, keeper: int) -> bool:
-    """Returns whether the process is in a control group that the keeper with this PID created for its run."""
+    """Returns whether a process is in a control group that the keeper with the PID `keeper` created for its run."""
     above = dict(_lines(_groups(keeper)))
     groups = (f"{above.get(name, '?').rstrip('/')}/torchyard-" for name, _ in _lines(_groups(pid)))
     return any(path.startswith(group) for (_, path), group in zip(_lines(_groups(pid)), groups))
 
 
 def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
-    """Returns whether a process is in this process's user namespace, and the creator of its namespace if it is not.
+    """Returns whether a process is in the agent's own user namespace and, if not, the UID that created its namespace.
 
-    The creator is a UID. If namespaces are nested, it is the creator of the outermost one below this process's
-    namespace. Returns (None, None) if the process is hidden. Kernels before 4.11 do not provide the creator.
+    If namespaces are nested, the UID is that of the creator of the outermost namespace below the agent's. The result
+    is (None, None) if the process is hidden. Kernels before 4.11 do not provide the creator.
     """
     try:
         if _is_same_namespace(pid, "user"):
@@ -142,9 +142,9 @@ def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
 
 
 def _is_same_namespace(pid: int, kind: str) -> bool:
-    """Returns whether the process is in the same namespace of this kind as this process.
+    """Returns whether a process and the agent are in the same namespace of this kind, such as `user`.
 
-    If the namespace is hidden, raises OSError for the kind `user`, and returns False for other kinds.
+    If the namespace is hidden, the result is False, except for the kind `user`, for which OSError is raised.
     """
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")

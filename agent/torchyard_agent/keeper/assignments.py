@@ -20,7 +20,7 @@ class Assignments:
         self._start = start
         self._hosts = {replica["host"] for replica in start["replicas"]}
         self._late: list[str] = []
-        """The replicas that were added since the generation of their gang began, in rank order after all others."""
+        """The replicas that were added after the generation of their gang began. Their ranks follow all others."""
         self.replicates = replicates
         address, port = start["members"][0]["address"], start["members"][0]["gang_port"]
         self.meeting_point = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.sampler import Sampler
 
 FLUSH_S = 1.0
-"""How many seconds clients have to read the last answers and notifications."""
+"""Time in seconds for clients to read the last answers and notifications."""
 LEASE_STEP_S = 1.0
-"""The time since the launch's last call is counted in steps of at most this many seconds.
+"""Longest step in seconds by which the time since the launch's last call is counted.
 
-If the host is suspended, this counts as only one step, so it does not use up the lease.
+A suspension of the host counts as only one step, so it does not use up the lease.
 """
 Params = dict[str, Any]
 Participant = Union[Primary, Member]
@@ -75,7 +75,7 @@ class Keeper:
         self._decided = asyncio.Event()
         """Set once the run has begun on this host, or the launch was abandoned."""
         self._silent_s = 0.0
-        """Time since the last call or renewal of the launch."""
+        """Time in seconds since the last call or renewal of the launch."""
         self._has_expired = False
         self._discarding = False
         self._answering = 0
@@ -118,7 +118,7 @@ class Keeper:
         return {method.__name__: self._counted(method) for method in methods}
 
     def _counted(self, method: unix_socket_rpc.Method) -> unix_socket_rpc.Method:
-        """Wraps a method to count its calls in progress. The keeper does not exit before they are answered."""
+        """Wraps a method to count its unanswered calls, because the keeper must not exit before they are answered."""
 
         async def answer(connection: Connection, params: Params) -> Any:
             self._answering += 1
@@ -329,7 +329,7 @@ class Keeper:
         return self._primary().growth.invite(str(params["host"]))
 
     async def hold(self, connection: Connection, params: Params) -> Any:
-        """Reserves further ports for replicas that will be added on this host. Returns the same values as `prepare`."""
+        """Reserves ports for replicas that will be added on this host. Returns the same values as `prepare`."""
         resources = self._resources
         if self._participant is None or resources is None:
             raise RpcError(f"the run {self._run_id} has not begun here", "not_prepared")
@@ -447,7 +447,7 @@ class Keeper:
         return {"pids": self._ranks.pids(), "metrics": self._ranks.metrics.all()}
 
     async def sample(self, connection: Connection, params: Params) -> Any:
-        """Returns a sample of this host as the daemon's `telemetry.sample`, with the metrics of all replicas."""
+        """Returns a sample of this host and its replicas' metrics, in the format of the daemon's `telemetry.sample`."""
         if self._sampler is None:
             # The module is imported here, because only a run without a daemon needs it, and each import adds to a
             # keeper's memory.

@@ -84,7 +84,7 @@ class Member:
         ranks.send = self._send
 
     async def run(self) -> None:
-        """Runs until the run has ended, or the primary is lost and no process of the run is left on this host."""
+        """Serves as a member until the run has ended, or the primary is lost and no process of the run is left here."""
         self._status.start()
         tasks = [self._loop.create_task(self._keep_connected()), self._loop.create_task(self._watch_lease())]
         waited: set[asyncio.Future[Any]] = {self._finished, *tasks}
@@ -105,7 +105,7 @@ class Member:
         self._channel.send(messages.encode(message))
 
     def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
-        """Forwards the request to the primary. If the primary is unreachable, ends the run on this host.
+        """Forwards a stop request to the primary, or ends the run on this host if the primary is unreachable.
 
         Args:
             asked: The journal entry of a user's request.
@@ -161,7 +161,7 @@ class Member:
     async def _watch_lease(self) -> None:
         """Ends this host's ranks when its lease expires, because they must not run together with the next generation.
 
-        If the primary is not reached in time, at the start or after a loss, ends the run on this host.
+        The run ends on this host if the primary is not reached in time, at the start or after a loss.
         """
         name, beat_at = self._primary["host"], 0.0
         join_by = self._loop.time() + self._timeouts.join_within_s

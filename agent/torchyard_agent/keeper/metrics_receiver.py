@@ -15,7 +15,7 @@ Metrics = dict[str, Optional[float]]
 """Metrics as JSON values. None means that a value is NaN or infinite."""
 
 _MOST_WAITING = 4096
-"""A number that exceeds the greatest number of datagrams in any kernel queue (net.unix.max_dgram_qlen)."""
+"""Maximum number of datagrams in one read. It exceeds the length of the kernel's queue (net.unix.max_dgram_qlen)."""
 _BATCH = 64
 """Maximum number of datagrams that one callback of the event loop reads."""
 

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from torchyard_agent.keeper.trial_keepers import TrialCalls
 
 DISMISS_S = 3.0
-"""How many seconds members have to acknowledge the run's end."""
+"""Longest time in seconds to wait for the members to acknowledge the run's end."""
 LATE_JOIN_S = 1.5
-"""How many seconds an ended run waits for members that never connected.
+"""Longest time in seconds for which an ended run waits for members that never connected.
 
 Members try to connect at least twice a second.
 """
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class Primary:
-    """The part of a keeper that makes it the primary: decides for all hosts of the run, and serves its members.
+    """The primary's part of a keeper, which decides for all hosts of the run and serves the members.
 
     Args:
         ranks: The supervisor of the ranks on the primary's own host.
@@ -127,7 +127,7 @@ class Primary:
         ranks.send = lambda message: self._on_message(self._host, message)
 
     async def run(self) -> None:
-        """Runs until the run has ended and its connected members have acknowledged this, or DISMISS_S have passed."""
+        """Serves as the primary until the run has ended, and up to DISMISS_S longer until members acknowledge it."""
         start = self._start
         self._status.start()
         self._run, first = state_machine.begin(

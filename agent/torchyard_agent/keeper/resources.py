@@ -56,7 +56,7 @@ class RunResources:
         return self._others.ports
 
     async def hold_more(self, count: int) -> list[int]:
-        """Reserves further ports until `release` is called. Raises NoPortFree if too few are free."""
+        """Reserves `count` additional ports until `release` is called. Raises NoPortFree if too few are free."""
         more = await in_a_thread(hold_ports, count, self._port_range)
         self._more.append(more)
         return more.ports
@@ -73,7 +73,7 @@ class RunResources:
         self._locks.release()
 
     async def lock_gpus(self) -> None:
-        """Locks all GPUs. If another process has locked one of them, locks none and raises GpuHeld."""
+        """Locks all GPUs, or none if another process has locked one of them, in which case GpuHeld is raised."""
         self._locks.release()
         self._locks = await in_a_thread(gpu_lock.take, self.gpus, self._holder)
         self._locks.serve(asyncio.get_running_loop())

@@ -55,7 +55,7 @@ class RunGrowth:
         self._feed = feed
         self._expect_host = expect_host
         self._unrecorded: dict[str, str] = {}
-        """The hosts of added replicas that are not in the run's record, since they are not members yet."""
+        """The hosts, by replica, of added replicas that are not yet members and therefore not in the run's record."""
 
     def invite(self, host: str) -> Invitation:
         """Returns the data that a host needs to join the run. Raises RpcError if no worker can be added there."""

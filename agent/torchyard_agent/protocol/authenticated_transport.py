@@ -159,8 +159,8 @@ class FrameCodec:
     def receive(self, data: bytes, limit: int = MAX_PAYLOAD) -> bytes | None:
         """Returns the verified payload, or None after a header.
 
-        Raises AuthenticationError if the frame is invalid. If its length exceeds `limit`, this is raised before any
-        byte of the payload is received.
+        Raises AuthenticationError if the frame is invalid. If the frame is longer than `limit`, the error is raised
+        before any byte of the payload is received.
         """
         if self._received_mac is None:
             length, mac = HEADER.unpack(data)

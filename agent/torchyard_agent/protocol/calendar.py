@@ -22,7 +22,7 @@ MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
 """Maximum of `Calendar.fresh_s`. A larger value is reduced to this maximum, and a value over 24 hours is an error."""
 AHEAD_S = 300.0
-"""How many seconds a snapshot's date may be in the future. A later date means that a clock is wrong.
+"""Largest time in seconds by which a snapshot's date may be in the future. A later date means that a clock is wrong.
 
 Such a snapshot is rejected. Otherwise all other snapshots would be ignored as older until that date.
 """
@@ -89,7 +89,7 @@ class Calendar(NamedTuple):
         return next((one for one in self.bookings if one.id == booking_id), None)
 
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
-        """Returns the persons to whom a login of a host may belong.
+        """Returns the people who may use a login on a host.
 
         If the table of logins does not contain `user` for any host, as a login or as a person, the login belongs to the
         person of the same name, provided that the calendar contains this person. If the table contains `user`

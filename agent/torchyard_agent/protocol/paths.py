@@ -54,7 +54,7 @@ def run_dir(agent_dir: str, node: str, run_id: str) -> str:
 def is_run(run_dir: str) -> bool:
     """Returns whether the folder belongs to a run.
 
-    Scripts may create other folders beside it, for example `../../data`.
+    Scripts may create other folders next to those of runs, for example `../../data`.
     """
     return any(os.path.exists(os.path.join(run_dir, name)) for name in ("keeper.log", "run.json", "journal.jsonl"))
 

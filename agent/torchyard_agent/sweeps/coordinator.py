@@ -7,7 +7,7 @@ was killed continues where it stopped when it is started again:
 - a trial whose run was never begun is started;
 - a trial whose run has begun is followed to its end, and never started again.
 
-A trial fails if one of its hosts is lost. Its hosts get no further trial until they have returned and none of the
+A trial fails if one of its hosts is lost. Its hosts get no new trial until they have returned and none of the
 failed trial's processes is left on them.
 """
 
@@ -118,7 +118,7 @@ class Coordinator:
         return studies.open_study(self._search, os.path.join(self._folder, STUDY), repeats=repeats)
 
     def _restore_study(self) -> None:
-        """Writes the study of the ended sweep that this one continues, unless the file already exists."""
+        """Writes the study of the ended sweep that this sweep continues, unless the file already exists."""
         file = os.path.join(self._folder, STUDY)
         if self._sweep["study"] and not os.path.exists(file):
             with open(f"{file}.new", "wb") as new:
@@ -162,9 +162,9 @@ class Coordinator:
         return self._stopping or (self._number_to_draw() <= 0 and not self._unbegun())
 
     def _number_to_draw(self) -> int:
-        """Returns the number of trials to draw.
+        """Returns the number of trials whose parameters must still be drawn.
 
-        Trials that were interrupted when an earlier sweep ended are not counted.
+        A trial that was interrupted when an earlier sweep ended does not reduce this number.
         """
         drawn = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state is not TrialState.WAITING]
         return self._search["trials"] - sum(not trial.user_attrs.get("interrupted") for trial in drawn)
@@ -328,7 +328,7 @@ class Coordinator:
             return
         self._running.remove(running)
         if not shown["exists"]:
-            # Its keeper gave up the launch before the run began, and removed its folder.
+            # The trial's keeper gave up the launch before the run began, and removed the run's folder.
             running.trial.set_user_attr("started", False)
             return
         self._report(running, shown["metrics"])
@@ -363,7 +363,7 @@ class Coordinator:
         if running.stop_requested:
             return
         running.stop_requested = True
-        with contextlib.suppress(RpcError):  # The trial has already ended.
+        with contextlib.suppress(RpcError):  # The trial may already have ended.
             await self._trial(running.slot.primary, "stop", running.run_id, {"reason": reason})
 
     def _finish(self, trial: optuna.Trial, outcome: Outcome) -> None:
@@ -422,7 +422,7 @@ class Coordinator:
     def _write_table(self, *, at_once: bool = False, is_last: bool = False) -> None:
         """Writes the table if trials have reported since the last write, at most once in TABLE_EVERY_S.
 
-        If `at_once` or `is_last` is true, writes the table and a copy of the study immediately.
+        If `at_once` or `is_last` is true, the table and a copy of the study are written immediately.
         """
         now = time.monotonic()
         if not (is_last or at_once) and (not self._changed or now - self._table_at < TABLE_EVERY_S):

@@ -6,23 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 LATEST = 0.05
-"""A value counts for a step if it was sampled at most this share of the step's number later, or one step later."""
+"""Largest delay with which a sampled value counts for a step, as a fraction of the step. One step is always allowed."""
 
 
 def comparison_step(pruner: Mapping[str, Any], sampled: int) -> int | None:
-    """Returns the step for which a value that was sampled at the step `sampled` counts, or None if there is none.
+    """Returns the comparison step of a value that was sampled at step `sampled`, or None if it counts for no step.
 
-    Metrics are sampled by time, so each trial has values at other steps. All trials are compared at the same steps:
-    the multiples of `interval_steps` or, if it is not set, 1, 2, …, 9, 10, 20, …, and for `asha` and `hyperband` also
-    the steps of the rungs. A value that was sampled much later than the newest of these steps is not used, because the
-    trial would look better than those with an earlier value. Trials with short steps are therefore compared rarely.
+    Metrics are sampled at intervals of time, so each trial has values at different steps. All trials are compared at
+    the same steps: the multiples of `interval_steps` or, if it is not set, 1, 2, …, 9, 10, 20, …, and for `asha` and
+    `hyperband` also the steps of the rungs. A value that was sampled much later than the newest of these steps is not
+    used, because the trial would look better than those with an earlier value. Trials with short steps are therefore
+    compared rarely.
     """
     step = max((each for each in _steps(pruner, sampled) if each <= sampled), default=0)
     return step if step and sampled - step <= max(1, LATEST * step) else None
 
 
 def _steps(pruner: Mapping[str, Any], to: int) -> list[int]:
-    """Returns steps at which trials are compared, among them the newest one up to `to`."""
+    """Returns steps at which trials are compared, including the last such step that is not after `to`."""
     interval = pruner.get("interval_steps")
     if interval:
         return [to // interval * interval]

@@ -78,7 +78,7 @@ def disk_problem(folder: str, free_gb: float) -> Problem:
 def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> Problem | None:
     """Returns a problem if NVML does not work, otherwise None.
 
-    If there are no device files of NVIDIA, the host has no GPUs, and this is no problem.
+    On a host without NVIDIA device files this is no problem, because such a host has no GPUs.
     """
     if not any(map(os.path.exists, device_files)):
         return None

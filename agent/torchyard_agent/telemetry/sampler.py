@@ -81,10 +81,7 @@ class Sampler:
         return gpus
 
     def _open_nvml(self, now: float) -> None:
-        """Opens NVML if it is not open.
-
-        If a GPU has a problem, reopens it, but not more often than once in _REOPEN_S.
-        """
+        """Opens NVML if it is not open, or reopens it if a GPU has a problem, but at most once in _REOPEN_S."""
         if now - self._opened_at < _REOPEN_S:
             return
         if self._nvml is not None:

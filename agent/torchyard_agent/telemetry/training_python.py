@@ -19,7 +19,7 @@ OLDEST = (3, 9)
 """The oldest Python that torch and `torchyard_roles` support."""
 _MARK = "torchyard-probe:"
 SEARCH_S = 40.0
-"""Time in seconds after which a search starts no further interpreter."""
+"""Time in seconds after which a search starts no more interpreters."""
 MOST_FOUND = 40
 """Maximum number of interpreters that a search returns."""
 PLACES = (

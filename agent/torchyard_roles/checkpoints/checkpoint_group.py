@@ -84,7 +84,7 @@ class CheckpointGroup:
     def wait_until_saved(self) -> None:
         """Waits until the first rank has saved its checkpoint, or until the time for a stop (`stop_grace_s`) is over.
 
-        On the first rank, announces that its checkpoint is saved.
+        The first rank does not wait, but announces that its checkpoint is saved.
         """
         if self._store is None or self.size == 1:
             return

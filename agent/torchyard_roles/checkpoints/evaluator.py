@@ -24,7 +24,7 @@ LOOK_S = 1.0
 SLICE_S = 0.1
 """Interval in seconds at which a waiting evaluator checks for SIGTERM."""
 LAST_S = 5.0
-"""How many seconds after SIGTERM the evaluator waits for the last checkpoint of a chief that is stopping."""
+"""Time in seconds after SIGTERM for which the evaluator waits for the last checkpoint of a stopping chief."""
 
 
 def evaluations(
@@ -33,10 +33,10 @@ def evaluations(
     """Loads each new complete checkpoint into `model` in order, and yields its step.
 
     Checkpoints that cannot be read, or that are deleted before they are loaded, are skipped. If a step is saved again
-    as the end of `run`, this is a new checkpoint. The iteration ends after the checkpoint that is marked as the end of
-    `run`. After SIGTERM only the newest of several new checkpoints is evaluated. Since a stopped chief may still be
-    saving, the iteration continues for at least `last_s` seconds after SIGTERM, until a scan of the folder finds no new
-    checkpoint.
+    as the end of `run`, it counts as a new checkpoint. The iteration ends after the checkpoint that is marked as the
+    end of `run`. After SIGTERM only the newest of several new checkpoints is evaluated. Since a stopped chief may still
+    be saving, the iteration continues for at least `last_s` seconds after SIGTERM, until a scan of the folder finds no
+    new checkpoint.
 
     Raises:
         UsageProblem: A checkpoint belongs to another model.

@@ -154,7 +154,7 @@ def write(root: Path, step: int, contents: Mapping[str, Any], about: Mapping[str
 
     Args:
         contents: The states to save, by file name.
-        about: Further entries of checkpoint.json.
+        about: Additional entries of checkpoint.json.
 
     Raises:
         OSError, RuntimeError: A file cannot be written.

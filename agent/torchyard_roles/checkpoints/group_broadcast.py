@@ -43,7 +43,7 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
 
 
 def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
-    """Stores a value in the join store, if there is one: the first of several versions that is small enough."""
+    """Stores the first of several versions of a value that the join store accepts. Larger versions are skipped."""
     for data in versions:
         if len(data) <= LARGEST:
             store.set(key, data)

@@ -47,8 +47,8 @@ class Resumed:
         place = part if part is not None else script
         self.stateful: dict[str, Any] = script.get("stateful", {})
         self.models: dict[str, Any] = script.get("models", {})
-        """The states of the models of further distribute() calls. Empty if the script's state comes from a part or
-        through the join store."""
+        """The states of the models of all distribute() calls after the first. Empty if the script's state comes from a
+        part or through the join store."""
         self.positions: list[dict[str, Any]] = place.get("loaders", [])
         self.active: int = place.get("active", 0)
         self._optimizer_state = script.get("optimizer")
@@ -112,7 +112,7 @@ class Resumed:
     def place(self, number: int, loader: ShareLoader, resumed: Any) -> None:
         """Sets the position at which loader `number` resumes.
 
-        If the run stopped in that loader, it then calls `resumed`.
+        If the run stopped in that loader, the loader calls `resumed` when it reaches the position.
         """
         if number < len(self.positions):
             loader.go_on_from(self.positions[number], resumed if number == self.active else _nothing)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torchyard_roles.strategies.base import Strategy
 
 AHEAD_S = 0.3
-"""How many seconds in advance a save is announced. The announcement must reach all ranks before they reach the step."""
+"""Time in seconds between the announcement of a save and its step, within which all ranks must receive it."""
 SHARED = "shared"
 """Suffix of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
@@ -66,13 +66,13 @@ class CheckpointSaver:
     ) -> None:
         """Creates a saver for one of `size` processes that save together."""
         self.is_group = environment.group > 0 and strategy.sharded_saving is not None
-        """Whether a sharded group without the chief saves whole checkpoints of its own."""
+        """Whether this process is in a sharded group without the chief, which saves its own whole checkpoints."""
         self.root = root / f"group-{environment.group}" if self.is_group else root
         self.who = f"{environment.replica or environment.name}.{environment.local_rank}"
         self.automatic = environment.is_torchyard
         self.stateful: dict[str, Any] = {}
         self.models: dict[str, torch.nn.Module] = {}
-        """The models of further distribute() calls."""
+        """The models of all distribute() calls after the first."""
         self.loaders: list[ShareLoader] = []
         self.active = 0
         """The index of the loader from which a batch was last requested."""
@@ -96,7 +96,7 @@ class CheckpointSaver:
         self._saved_at = time.monotonic()
         self._began = (time.monotonic(), 0)
         self._continues = True
-        """Whether training continues after the save. Messages contain this."""
+        """Whether training continues after the save. Used in messages."""
         self._later_part: Callable[[], None] | None = None
         """Writes this rank's part of a sharded save."""
         self._writer: threading.Thread | None = None
@@ -298,7 +298,7 @@ class CheckpointSaver:
         return self._written
 
     def _settle(self, step: int, *, final: bool) -> bool:
-        """Waits until the checkpoint of `step` is written. If `final` is true, marks it as the end of the run."""
+        """Waits until the checkpoint of `step` is written, and marks it as the end of the run if `final` is true."""
         written = self.wait()
         if written and final and self._is_chief and step > 0:
             try:

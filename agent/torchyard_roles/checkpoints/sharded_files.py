@@ -1,6 +1,6 @@
 """Files of sharded models in a checkpoint's folder, in the format of torch.distributed.checkpoint (DCP).
 
-    .metadata         names, shapes and places of all tensors
+    .metadata         names, shapes and locations of all tensors
     __0_0.distcp …    the part that each rank wrote
 
 Tensors are named `model.<name>` and `optimizer.state.<number>.<name>` or, with several optimizers,

@@ -43,7 +43,7 @@ class ShardedSaving:
         self._sources: dict[str, Any] = {}
         """The sharded tensors of a save whose values have not yet been copied."""
         self._copies: dict[str, Any] = {}
-        """All tensors of this save."""
+        """All tensors of the save in progress, by name."""
         self._copied = threading.Event()
         """Cleared while a thread copies values."""
         self._copied.set()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 KEPT_CALLS = 100
-"""How many collective calls before the first step have results that are kept for returning workers."""
+"""Maximum number of collective calls before the first step whose results are kept for returning workers."""
 AT_ONCE = 4096
 """Size in bytes of the first exchange, which contains the length of the value (8 bytes) and the value's beginning.
 
@@ -257,7 +257,7 @@ def _differs(here: str, there: str) -> UsageProblem:
 
 
 def _site(what: str) -> str:
-    """Returns a checksum of the place in the script that makes the call. The checksum is the same on all ranks."""
+    """Returns a checksum of the script lines in the current call stack, which is the same on all ranks."""
     package = str(Path(__file__).parents[1])
     lines: list[str] = []
     frame = sys._getframe(1)

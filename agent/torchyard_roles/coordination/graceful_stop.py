@@ -121,8 +121,8 @@ class GracefulStop:
     def may_begin(self, step: int, *, begin: bool = True) -> bool:
         """Returns whether training may continue after `step`. If not, all ranks stop after this step.
 
-        If a stop is requested, waits until the ranks have determined the last step. `begin` is False if the caller does
-        not begin a step immediately afterwards.
+        If a stop is requested, this method waits until the ranks have determined the last step. `begin` is False if the
+        caller does not begin a step immediately afterwards.
         """
         with self._changed:
             while self._requested and self._after is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 READY_S = 600.0
-"""Longest time in seconds between the first and the last rank of a returning replica."""
+"""Longest time in seconds for which the first rank of a returning replica waits for the replica's other ranks."""
 
 
 class Members(NamedTuple):
@@ -74,7 +74,7 @@ class Membership:
             return self._condition.wait_for(lambda: self._newest.number > number, within_s)
 
     def announce_training(self) -> None:
-        """Reports that all ranks have completed a step. From now on, training may continue without a lost worker."""
+        """Reports that all ranks have completed a step. From then on, training may continue without a lost worker."""
         self._store.set(f"trains/{self._place}", b"1")
 
     def announce_boundary(self, number: int) -> None:

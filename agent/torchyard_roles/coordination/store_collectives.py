@@ -57,7 +57,7 @@ class StoreCollectives:
         self._calls = 0
         self._has_joined = not self._asynchronous or not environment.generation
         self._kept: dict[str, tuple[int, int]] = {}
-        """(last meeting, number of pieces) by script line."""
+        """The last meeting of each script line, with the number of pieces of this rank's value."""
         self._obsolete: list[tuple[int, int]] = []
 
     def exchange(self, value: bytes, site: str, what: str, *, resuming: bool = False) -> list[bytes]:

@@ -128,7 +128,7 @@ class Staging:
         return self._buffer(self._incoming, chunk)
 
     def arrived(self, chunk: Chunk) -> None:
-        """Handles a chunk whose new parameters have been received."""
+        """Writes a received chunk to the model if `in_place` is true, unless it was received there directly."""
         if self._in_place and not self._is_direct(chunk):
             self._write(chunk)
 

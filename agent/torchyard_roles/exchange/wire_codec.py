@@ -62,7 +62,7 @@ class WireCodec:
         return [slice(start, min(start + MESSAGE_ELEMENTS, elements.stop)) for start in starts]
 
     def encode(self, values: torch.Tensor, error: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns the encoded values of a contiguous 1-D tensor, which share its memory if the encoding is exact.
+        """Encodes a contiguous 1-D tensor. If the encoding is exact, the result shares the tensor's memory.
 
         Args:
             error: The rounding error so far, which is added to the values and then replaced by the error of this

@@ -166,7 +166,7 @@ class Strategy(ABC):
         return False
 
     def before_forward(self) -> None:  # noqa: B027  # By default, this method does nothing.
-        """Called before a forward pass that records gradients, of the model or of one of its modules."""
+        """Called before each forward pass, of the model or of one of its modules, that records gradients."""
 
     def abandon(self) -> None:  # noqa: B027  # By default, this method does nothing.
         """Ends the strategy's threads after an exception, without waiting for other processes.

@@ -62,7 +62,7 @@ class NcclGroup:
     The constructor connects to all ranks. It raises RuntimeError if this fails.
 
     Args:
-        timeout_s: How many seconds an operation may take before it fails.
+        timeout_s: The timeout of an operation in seconds.
     """
 
     def __init__(self, store: Any, rank: int, size: int, device: torch.device, timeout_s: float) -> None:

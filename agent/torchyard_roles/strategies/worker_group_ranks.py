@@ -1,6 +1,7 @@
-"""The first ranks of worker groups that train independently.
+"""The first ranks of worker groups that train independently, which exchange with other groups.
 
-This module also contains calls that a first rank makes for its group, and the end of a group.
+This module lists their addresses, makes calls on a first rank while the other ranks of its group wait, and waits for
+all ranks of a group at the end.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ MAX_ABOUT = 8 * 1024 * 1024
 
 
 def checkpoints_dir(run_dir: str) -> str:
-    """Returns the value of TORCHYARD_CHECKPOINTS if the run's hosts share no folder: a folder in the run's outputs.
+    """Returns the checkpoint folder in the run's outputs, from which desktops can download checkpoints.
 
-    Desktops can download checkpoints from this folder.
+    It is the value of TORCHYARD_CHECKPOINTS if the run's hosts share no folder.
     """
     return os.path.join(run_dir, "outputs", "checkpoints")
 

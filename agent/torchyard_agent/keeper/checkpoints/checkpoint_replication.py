@@ -64,9 +64,9 @@ class CheckpointSender:
         self._awaited: replication_policy.Transfer | None = None
         """The transfer to the chief's host that is under way, or None."""
         self._arrived = asyncio.Event()
-        """Set when that transfer has succeeded or was given up."""
+        """Set when the transfer to the chief's host has succeeded or was given up."""
         self._reported = checkpoint_folders.newest(folder)
-        """The newest checkpoint that was inherited, reported as saved, or copied to this host."""
+        """The newest checkpoint that was linked from an older run, reported as saved, or copied to this host."""
         self.scan()
 
     def scan(self) -> None:
@@ -91,7 +91,7 @@ class CheckpointSender:
             self._order(one.host, messages.FetchCheckpoint(one.name))
 
     def add_host(self, host: str) -> None:
-        """Handles a host that was added to the run."""
+        """Includes a host that was added to the run as a possible receiver of copies."""
         self._take(replication_policy.on_host_added(self._replication, host))
 
     def on_host(self, host: str, holds: str) -> None:

@@ -84,7 +84,7 @@ class ReplicaReady(NamedTuple):
 
     replica: str
     attempt: int
-    """The number of this return of the replica. `instructions.StartReplica` counts in the same way."""
+    """The number of this return of the replica, as in `instructions.StartReplica`."""
 
 
 class BoundaryReached(NamedTuple):

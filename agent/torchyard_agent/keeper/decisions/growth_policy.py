@@ -48,7 +48,7 @@ def is_new_host(run: Run, host: str) -> bool:
 def apply(step: Step, event: ReplicasAdded | ReplicasWithdrawn | TimerFired | None) -> None:
     """Applies an event about added replicas.
 
-    If `event` is None, only makes the changes that follow from the current state.
+    If `event` is None, only the changes that follow from the current state are made.
     """
     if isinstance(event, ReplicasAdded):
         _on_added(step, event)

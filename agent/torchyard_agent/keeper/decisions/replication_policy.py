@@ -19,9 +19,7 @@ from torchyard_agent.protocol.messages import ReplicaPlan
 class Route(NamedTuple):
     """The state of the copies on one host.
 
-    A checkpoint is identified by a result of `checkpoint_folders.newest`, such as:
-
-    `step-000000001200`.
+    A checkpoint is identified by a result of `checkpoint_folders.newest`, such as `step-000000001200`.
     """
 
     host: str

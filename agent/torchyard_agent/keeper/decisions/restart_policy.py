@@ -175,9 +175,9 @@ def settle(step: Step) -> None:
 
 
 def _clear(step: Step, gang: Gang) -> Gang:
-    """When all replicas of the gang have ended, chooses the cause and ends the processes that they left behind.
+    """Chooses the cause of a restart, and ends the processes that the gang's replicas left behind.
 
-    If a restart would not help, the run ends instead.
+    Called when all replicas of the gang have ended. If a restart would not help, the run ends instead.
     """
     cause = most_likely_cause(step, gang.failures)
     if not cause.curable:

@@ -67,7 +67,7 @@ class Replica(NamedTuple):
     withdrawn: bool = False
     """Whether an added replica will not become a member."""
     uncounted: int = 0
-    """How many of the `returns` do not count as restarts: 1 if the replica was added later."""
+    """Number of `returns` that do not count as restarts: 1 if the replica was added later, otherwise 0."""
 
 
 def replica_of(plan: ReplicaPlan) -> Replica:
@@ -108,7 +108,7 @@ class Root(NamedTuple):
 
 
 class Gang(NamedTuple):
-    """A gang, which is the set of replicas that are restarted together."""
+    """A set of replicas that are restarted together."""
 
     name: str
     phase: str = UP
@@ -199,7 +199,7 @@ class Step:
         return self.run.gang(name)
 
     def set_replica(self, name: str, **changes: Any) -> None:
-        """Changes a replica. If its state changes, issues the instruction to journal the change."""
+        """Changes a replica, and issues an instruction to journal its state if the state has changed."""
         before = self.run.replica(name)
         after = before._replace(**changes)
         self.set(replicas=tuple(after if one is before else one for one in self.run.replicas))

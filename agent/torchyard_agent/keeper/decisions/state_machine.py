@@ -187,7 +187,7 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
         return
     restart_policy.on_host_lost(step, host.name)
     why = f"{host.name} was lost: {event.why}"
-    if not step.run.started:  # The run ends, because a host was lost before any rank has started.
+    if not step.run.started:  # The run ends, because a host was lost before any rank was started.
         step.fail(Failure(why))
     for replica in step.run.replicas:
         if replica.host == host.name and not replica.state.is_terminal:

@@ -112,9 +112,12 @@ class GpuLocks:
 
 
 def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
-    """Locks all of these GPUs. If another process has locked one of them, raises GpuHeld within about a second.
+    """Locks all of these GPUs, or none if another process has locked one of them.
 
-    In this case, none is locked. GPUs are locked in a fixed order, so one of two competing processes gets all of them.
+    GPUs are locked in a fixed order, so one of two competing processes gets all of them.
+
+    Raises:
+        GpuHeld: Another process has locked one of the GPUs. Raised within about a second.
     """
     with contextlib.ExitStack() as opened:
         listeners = {uuid: opened.enter_context(_bind(uuid)) for uuid in sorted(set(uuids))}

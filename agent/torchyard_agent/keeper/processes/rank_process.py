@@ -193,7 +193,7 @@ def _in_the_child(keeper: int, replica: str, cgroup: Cgroup | None) -> None:
 
 
 def _named(program: str) -> str:
-    """Returns the program's name. If it is a Python interpreter, the name of its setting, `python`, comes first."""
+    """Returns the program's name for messages, with the prefix `python: ` if the program is a Python interpreter."""
     return f"python: {program}" if os.path.basename(program).startswith("python") else program
 
 

@@ -35,7 +35,7 @@ REPORT_EVERY_S = 1.0
 Metrics of the first step are reported immediately.
 """
 SWEEP_EVERY_S = 0.05
-"""Longest pause in seconds between two searches for orphans. An orphan that exits may leave further orphans."""
+"""Longest pause in seconds between two searches for orphans. An orphan that exits may leave orphans itself."""
 SPARES_READY = "each rank has a spare interpreter"
 """Log message that is written when all running ranks that need spares have them, and all spares are ready."""
 SPARES_EVERY_S = 1.0

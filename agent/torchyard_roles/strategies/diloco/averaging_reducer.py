@@ -1,4 +1,6 @@
-"""A reducer of DiLoCo: it averages a slice of the groups' differences. θ and m stay with the groups.
+"""A reducer of DiLoCo, which averages a slice of the groups' differences.
+
+The outer parameters and the momentum stay with the groups.
 
 group                                              reducer
    | slice: epoch, members, weight              --->  |
@@ -73,7 +75,7 @@ class AveragingReducer(SliceServer):
         """The newest epoch."""
         self._messages: list[tuple[int, slice]] = []
         self._averaged = 0
-        """The messages of this epoch, and the number of those that are averaged."""
+        """The number of this epoch's messages that are already averaged."""
         self._slice: tuple[list[int], int, int] = [], 0, 1
         """The arguments of `ErrorFeedbackCodec.begin_average` for this epoch."""
         wire = ErrorFeedbackCodec(codec, (), has_feedback=has_feedback)
@@ -143,7 +145,7 @@ class AveragingReducer(SliceServer):
         """Averages the messages that all members have sent."""
         with self._averaging:
             while epoch == self._epoch and (parts := self._mailbox.due(epoch, members)) is not None:
-                if not self._averaged:  # The chief's group has contributed, and sent the errors before that.
+                if not self._averaged:  # The chief's group sends the errors before its contribution.
                     self._wire.begin_average(*self._slice)
                 message = self._messages[self._averaged]
                 average = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")

@@ -15,9 +15,9 @@ def divide(
 ) -> list[list[torch.nn.Parameter]]:
     """Divides the trained parameters by modules into fragments of similar size in bytes.
 
-    Modules are assigned in order: the first modules to one fragment each, and every further module to the fragment that
-    is then the smallest. Each fragment therefore has modules from all parts of the model. There are at most as many
-    fragments as modules with trained parameters.
+    Modules are assigned in order: one of the first modules to each fragment, and every later module to the fragment
+    that is then the smallest. Each fragment therefore has modules from all parts of the model. There are at most as
+    many fragments as modules with trained parameters.
     """
     left = {id(each): each for each in trained}
     order = list(left.values())

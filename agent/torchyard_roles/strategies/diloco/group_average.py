@@ -104,9 +104,9 @@ class GroupAverage:
         self._totals = Totals(0.0, 0.0, False)
         """The sums of the last complete attempt."""
         self.divergence = 0.0
-        """The relative distance of members' differences from their average in that round (root mean square).
+        """The relative distance of members' differences from their average in the last round (root mean square).
 
-        It is 0 if all groups move alike, and 1 if the average is 0.
+        It is 0 if all differences are equal, and 1 if their average is 0.
         """
         self._taken_rest: torch.Tensor | None = None
         self._host_wait_s = host_wait_s
@@ -192,7 +192,7 @@ class GroupAverage:
             time.sleep(LOOK_EVERY_S)
 
     def unpack_rest(self) -> None:
-        """Loads frozen parameters and buffers that are not averaged into the model, if another group sent them."""
+        """Loads the frozen parameters and unaveraged buffers that another group sent, if any, into the model."""
         if self._taken_rest is not None:
             self._rest.unpack(self._taken_rest)
             self._taken_rest = None

@@ -314,7 +314,7 @@ class OuterServer:
         return {"fragments": fragments, "lineage": self._lineage}
 
     def _open(self, header: dict[str, Any]) -> None:
-        """On the first server, lets the groups train once all servers have their slices."""
+        """Lets the groups train once all servers have their slices. Called on the first server only."""
         with self._changed:
             if self._rounds is not None:
                 return

@@ -115,10 +115,7 @@ class Flat:
             target.copy_(new)
 
     def collect(self) -> None:  # Tensors that are not sharded need no collective calls.
-        """If the group shards its model, gathers the values for gather().
-
-        All ranks of the group must call this method.
-        """
+        """Gathers the values of a sharded model, for gather(). All ranks of the group must call this method."""
 
     def spread(self, device: torch.device, *, is_first: bool) -> None:
         """Sets the tensors on all ranks of a group to the first rank's values. All ranks must call this method.

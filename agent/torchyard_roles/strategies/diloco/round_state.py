@@ -80,7 +80,7 @@ class RoundState:
     """Whether all members have finished and are waiting for the chief's group."""
     has_ended: bool = False
     finished: int = 0
-    """The number of consecutive rounds until now in which all members had finished training.
+    """The number of the latest consecutive rounds in which all members had finished training.
     Training ends after one such round for each fragment."""
     dropped: tuple[str, ...] = ()
     """The IDs of processes that were lost."""

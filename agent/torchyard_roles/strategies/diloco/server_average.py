@@ -76,7 +76,7 @@ class ServerAverage:
         self._fragments = fragments
         self._warmup_steps = warmup_steps
         self.bases = [-1] * fragments
-        """For each fragment, the round after which this group took θ."""
+        """For each fragment, the round after which this group last loaded θ."""
         self._restored = restored
         self._restored_step = restored_step
         self._host_wait_s = host_wait_s
@@ -161,7 +161,7 @@ class ServerAverage:
         return Outcome.REPLACED
 
     def unpack_rest(self) -> None:
-        """Writes frozen parameters and buffers that are not averaged to the model, if start() received them."""
+        """Loads the frozen parameters and unaveraged buffers that start() received, if any, into the model."""
         if self._taken_rest is not None:
             self._rest.unpack(self._taken_rest)
             self._taken_rest = None
@@ -279,7 +279,7 @@ class ServerAverage:
         return str(answers[0]["lineage"])
 
     def _restored_bases(self) -> list[int]:
-        """Returns, for each fragment, the round after which this group took the restored θ, or 0 without one."""
+        """Returns, for each fragment, the round whose θ the checkpoint contains, or 0 if there is no checkpoint."""
         part = self._restored
         if part is not None and part["bases"]:
             return [int(each) for each in part["bases"]]
@@ -376,7 +376,7 @@ class ServerAverage:
         self._outer.load(theta, [], self._round_after(list(rounds)))
 
     def _round_after(self, pulled: Sequence[int]) -> int:
-        """Returns the number of rounds, which determines that the fragment after the pulled one is next.
+        """Returns the number of rounds at which the fragment after the `pulled` ones is exchanged next.
 
         Unless this group is late, the result is the sum of all fragments' rounds.
         """

@@ -4,7 +4,7 @@ A group pushes its parameter difference together with its *base*, the round afte
 A difference is *in time* if no round has closed since the base, and otherwise *late*. The open round averages all
 differences that are pushed while it is open, so every difference counts exactly once. The round closes `grace_s` after
 `quorum` groups (or all remaining groups, if there are fewer) have pushed in time or have finished training. It closes
-earlier if no further group can push.
+earlier if no other group can push.
 
 Each fragment of a model has rounds of its own. A group pushes its fragments in turn, or several at once.
 

@@ -81,7 +81,7 @@ class Mailbox:
         self._averages: dict[int, list[torch.Tensor]] = {}
         self._connections: dict[int, dict[int, Connection]] = {}
         self._published: dict[int, int] = {}
-        """The numbers of averages, which are kept for some epochs longer than the averages."""
+        """The number of averages by epoch, which is kept for some epochs longer than the averages themselves."""
         self._epoch = 0
         self._closed = False
 

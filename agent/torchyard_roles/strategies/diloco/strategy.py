@@ -56,7 +56,7 @@ class Sent:
     steps_before: int
     """The number of steps from sending the previous fragment to sending this one."""
     exchange: Callable[[], Outcome]
-    """On the first rank, performs the exchange and returns its outcome."""
+    """Performs the exchange and returns its outcome. Called on the first rank only."""
     background: BackgroundAverage | None = None
     """The thread that performs the exchange, if any."""
     overlaps: bool = False
@@ -67,15 +67,15 @@ class Sent:
     """The share of its own parameters that the group keeps at the merge."""
     weights: Sequence[float] = ()
     differences: Sequence[torch.Tensor] = ()
-    """The weight of each fragment and the differences of the group, on the first rank."""
+    """The group's differences, on the first rank only. `weights` are those of the fragments."""
 
     def average(self) -> Outcome:
-        """On the first rank, performs the exchange or waits for its thread, and returns the outcome."""
+        """Performs the exchange or waits for its thread, and returns the outcome. Called on the first rank only."""
         return self.exchange() if self.background is None else self.background.wait()
 
 
 class Diloco(Strategy):
-    """A rank of a worker group. If there is only one group, it takes the steps of the outer optimizer itself."""
+    """The strategy DiLoCo on one rank of a worker group. A single group takes the outer optimizer's steps itself."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None:
@@ -115,7 +115,7 @@ class Diloco(Strategy):
         """Number of steps that this process has taken."""
         self._fragments = 1
         self._sent_at: list[tuple[int, int]] = []
-        """For each fragment, the numbers of samples and steps when it was sent before its last merge.
+        """For each fragment, the numbers of samples and steps at the sending that was merged last.
 
         They are negative for times before the start of this process.
         """
@@ -224,7 +224,7 @@ class Diloco(Strategy):
         return self._inside.is_save_due(step)
 
     def flush(self, step: int) -> None:
-        """Saves this group's part of the checkpoint, and the number of samples of each further rank."""
+        """Saves the group's part of the checkpoint on its first rank, and the number of samples on each other rank."""
         self._check()
         if self._step is not None and self._environment.checkpoints and step != self._saved_at:
             self._saved_at = step
@@ -317,7 +317,7 @@ class Diloco(Strategy):
         return f"diloco-{self._environment.group}"
 
     def _counts_of(self, group_rank: int) -> str:
-        """Returns the name of a further rank's part, which holds its number of samples."""
+        """Returns the name under which a rank other than the first saves its number of samples."""
         return f"{self._part}.{group_rank}"
 
     @property
@@ -380,7 +380,7 @@ class Diloco(Strategy):
                 self._outer.flats[number].collect()
 
     def _start_first(self) -> Outcome:
-        """On the first rank, joins the other groups and determines the initial outer parameters."""
+        """Joins the other groups and determines the initial outer parameters. Called on the first rank only."""
         part, environment = self._restored, self._environment
         if part is not None and [each.numel() for each in part["theta"]] != [
             flat.elements for flat in self._outer.flats
@@ -453,7 +453,7 @@ class Diloco(Strategy):
             self._offer(self._sent, lambda: differences, weights)
 
     def _resent(self, fragment: int | None) -> Sent:
-        """Returns a fragment that was sent before the checkpoint, with a complete average."""
+        """Returns a fragment that was sent before the checkpoint, and whose average is already complete."""
         return Sent(fragment, 0, lambda: Outcome.AVERAGED, overlaps=True, mixing=self._options.mixing)
 
     def _counts(self) -> list[tuple[int, int]]:
@@ -470,7 +470,7 @@ class Diloco(Strategy):
     def _spread_counts(self) -> None:
         """Sets the counts of all ranks of a group to those that its first rank restored.
 
-        A rank without a part of its own is assumed to have had as many samples as the first rank.
+        A rank that saved no part is assumed to have had as many samples as the first rank.
         """
         numbers = [number for count in self._counts() for number in count]
         *numbers, ranks = self._broadcast([*numbers, self._restored_ranks])
@@ -564,7 +564,7 @@ class Diloco(Strategy):
             self._offer(self._sent, differences, [float(samples or steps) for samples, steps in counts])
 
     def _offer(self, sent: Sent, differences: Callable[[], list[torch.Tensor]], weights: list[float]) -> None:
-        """On the first rank, sets the data to send, and begins the exchange if training continues during it.
+        """Sets the data to send, and begins an exchange that overlaps with training. Called on the first rank only.
 
         Args:
             differences: Returns the differences of the step in which they are sent. It is called once, on any thread.
@@ -576,7 +576,7 @@ class Diloco(Strategy):
         sent.exchange = partial(self._average_sent, sent, differences)
 
     def _average_first(self, differences: list[torch.Tensor], weights: list[float], fragment: int | None) -> Outcome:
-        """On the first rank, averages the differences and takes the outer step. The model is not changed."""
+        """Averages the differences and takes the outer step, on the first rank. The model is not changed."""
         outer, options, average = self._outer, self._options, self._average
         if isinstance(average, ServerAverage):  # The servers take the outer step.
             return average.average(differences, weights, has_finished=self._finished, fragment=fragment)
@@ -593,7 +593,7 @@ class Diloco(Strategy):
         return outcome
 
     def _average_sent(self, sent: Sent, differences: Callable[[], list[torch.Tensor]]) -> Outcome:
-        """On the first rank, averages a fragment that was sent, and takes the outer step.
+        """Averages a fragment that was sent, and takes the outer step. Called on the first rank only.
 
         If training continues during the exchange, this method also copies θ to the GPU, where _merge() uses it.
         """

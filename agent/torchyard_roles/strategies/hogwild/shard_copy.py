@@ -20,9 +20,9 @@ import torch
 from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 
 GENERATION_BITS = 32
-"""How many low bits of an exchange number follow the group's generation.
+"""Number of low bits of an exchange number that count exchanges.
 
-The generation is in the high bits, so the numbers increase with each restart.
+The higher bits contain the group's generation, so the numbers increase with each restart.
 """
 
 
@@ -50,7 +50,7 @@ class ShardCopy:
         self.exchanges = generation << GENERATION_BITS
         """The number of the last exchange."""
         self.updates = 0
-        """Local updates since the last exchange began."""
+        """The number of local updates since the last exchange began."""
         self.staleness = 0
         self.under_way = False
         self.has_arrived = False

@@ -33,7 +33,7 @@ from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE
 HOST_WAIT_S = 600.0
 """Longest time in seconds to wait for a lost group that is needed. Keepers wait equally long for the group's host."""
 RECOVER_S = 12.0
-"""How many seconds a restarted group tries to reach the other groups. Running groups answer sooner."""
+"""Longest time in seconds for which a restarted group tries to reach the other groups. Running groups answer sooner."""
 PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
 

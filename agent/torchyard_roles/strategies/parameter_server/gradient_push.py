@@ -11,7 +11,7 @@ from torchyard_roles.errors import NotFinite, UsageProblem
 from torchyard_roles.strategies.finite_gradients import all_finite
 
 Marks = dict[int, tuple[torch.Tensor, int]]
-"""Marks of gradients. Maps the number of a parameter to (gradient, version counter of the gradient)."""
+"""Gradients and their version counters, by parameter number. Later changes of the gradients can be detected by them."""
 
 _MARK = "_accumulated_at"
 """Attribute of a gradient that holds its version counter after the last accumulation."""

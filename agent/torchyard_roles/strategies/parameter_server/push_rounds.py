@@ -74,7 +74,7 @@ class Round:
     """The oldest version from which a member has computed its gradients."""
     voids: int = 0
     closed: bool = False
-    """Whether pushes of further members are late."""
+    """Whether pushes of other members are late."""
     chunks_left: int = 0
     outcome: str = ""
     """The outcome of the round, or "" until a chunk is complete."""
@@ -124,7 +124,10 @@ class Outcomes:
 
 @dataclass
 class Counts(Outcomes):
-    """A server's counts since its start or restoration. Late pushes are counted individually, other pushes by round."""
+    """A server's counts since it started or was restored.
+
+    Late pushes are counted one by one, and all other pushes by round.
+    """
 
     by_group: dict[int, int] = field(default_factory=dict)
     """The number of accepted rounds of each group."""
@@ -212,9 +215,9 @@ class Ledger:
         return push.round if push.rank in one.members or not one.closed else None
 
     def needed(self, group: Group) -> int:
-        """Returns how many members close a round.
+        """Returns the number of members whose pushes close a round.
 
-        These are all members except the backup workers or, if there are fewer, all members that have not left.
+        It is the number of members minus the backup workers or, if this is smaller, of members that have not left.
         """
         return max(1, min(group.size - self.rules.backup_workers, group.size - len(group.left)))
 

@@ -60,7 +60,7 @@ class ParameterServerStrategy(Strategy):
         self._boundaries: deque[tuple[int, list[int]]] = deque(maxlen=REMEMBERED)
         """Recent steps of the run, with the number of steps of each pair at that time."""
         self._spent = {"exchange_s": 0.0, "wait_s": 0.0}
-        """The sums over all pairs before this step of the run."""
+        """Times in seconds, summed over all pairs and all steps before this step of the run."""
 
     def start(self, device: torch.device) -> None:
         environment = self._environment

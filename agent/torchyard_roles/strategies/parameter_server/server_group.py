@@ -122,7 +122,7 @@ class Servers:
 
 
 def on_all(each: Sequence[T], act: Callable[[T], Any]) -> None:
-    """Calls `act` for all items in parallel. If calls fail, raises the error of the first of these items."""
+    """Calls `act` for all items in parallel. Raises the error of the first item whose call failed, if any."""
     if len(each) == 1:
         act(each[0])
         return

@@ -120,7 +120,7 @@ class ServerLink:
         self.version = 0
         """A lower bound for the server's version of the installed parameters."""
         self._received = 0
-        """The same bound for received parameters."""
+        """A lower bound for the server's version of the received parameters."""
         self._base: int | None = None
         """The oldest version from which pending gradients were computed."""
         self.is_ready = False
@@ -167,7 +167,7 @@ class ServerLink:
 
     @property
     def lost(self) -> PeerLost | None:
-        """The loss because of which training ends (of this server, or of a peer that it reported), or None."""
+        """The loss of this server, or of a peer that it reported, because of which training ends, or None."""
         error = self._error
         return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 
@@ -213,7 +213,7 @@ class ServerLink:
         return answer
 
     def tell(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Sends a message without waiting for an answer. If the connection is broken, raises its error."""
+        """Sends a message without waiting for an answer. Raises the error that broke the connection, if any."""
         if self._error is not None:
             raise self._error
         assert self._connection is not None

@@ -375,7 +375,9 @@ class ServerPair:
                 self._changed.notify_all()
 
     def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int], float]:
-        """After the last step of the chief's group, waits at most `within_s` until the other groups have left.
+        """Waits at most `within_s` until all groups except the session's have left.
+
+        Called after the last step of the chief's group.
 
         Returns:
             The groups that have not left (none if this server stops), the groups among them that are connected, and for
@@ -456,7 +458,7 @@ class ServerPair:
             self._wait_for_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """After a restart, restores the newest part that this run saved, and returns whether this succeeded."""
+        """Restores the newest part that this run saved, and returns whether this succeeded. Called after a restart."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

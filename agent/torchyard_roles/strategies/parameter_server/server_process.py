@@ -126,9 +126,9 @@ class ParameterServer:
             pair.save_for_itself()
 
     def resume(self) -> bool:
-        """After a restart, restores this run's newest parts, and returns whether there were any.
+        """Restores the newest parts that this run saved, and returns whether there were any.
 
-        Called before serve().
+        Called after a restart, before serve().
         """
         folder = self.settings.folder
         numbers = server_checkpoint.numbers(folder, self.name) if folder is not None else []
@@ -195,7 +195,7 @@ class ParameterServer:
 
 
 EXIT_RESERVE_S = 1.0
-"""How many seconds of the grace period after SIGTERM are reserved for a save and the exit."""
+"""Time in seconds of the grace period after SIGTERM that is reserved for a save and the exit."""
 
 
 def serve(environment: Environment) -> None:

@@ -28,7 +28,7 @@ from torchyard_roles.strategies.parameter_server.server_link import Completion, 
 from torchyard_roles.strategies.parameter_server.trained_parameters import TrainedParameters
 
 MEET_S = 120.0
-"""How many seconds to wait for all servers, which import torch before they listen."""
+"""Longest time in seconds to wait for all servers, which import torch before they listen."""
 
 
 class WorkerPair:
@@ -265,7 +265,7 @@ class WorkerPair:
         """Describes added parameters to a server, and sends their values if the server requests them.
 
         Args:
-            compares: Whether the values must be equal on all workers, because they are untrained.
+            compares: Whether the values must be equal on all workers, because they have not been trained yet.
         """
         layout = Layout(tuple(entries), self._trained.layout.whole_parameters)
         chunks = {chunk.number: chunk for chunk in link.chunks if chunk.number >= ADDED}

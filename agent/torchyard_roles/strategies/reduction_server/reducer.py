@@ -46,7 +46,7 @@ DTYPES = {dtype_name(each): each for each in (torch.float64, torch.float32, torc
 DTYPES.update({dtype_name(each): each for each in (torch.complex64, torch.complex128)})
 ORDERS = ("rank", "arrival")
 EXIT_RESERVE_S = 1.0
-"""How many seconds of the grace period after SIGTERM are reserved for the exit."""
+"""Time in seconds of the grace period after SIGTERM that is reserved for the exit."""
 
 
 class Terms(NamedTuple):
@@ -367,7 +367,7 @@ class Reducer:
         selector.close()
 
     def _part(self, link: _Link, tell: Callable[[], None] | None) -> None:
-        """Ends a connection. If `tell` is true, first informs the other ranks."""
+        """Ends a connection, after informing the other ranks if `tell` is true."""
         if tell is not None:
             tell()
         link.connection.flush(5)

@@ -276,7 +276,7 @@ class ReduceClient:
             operation.future.set_result(operation.flat)
 
     def _settle(self, step: int) -> None:
-        """At the first sum of `step`, drops the chunks of earlier steps, which all ranks have finished."""
+        """Drops the chunks of steps before `step`, which all ranks have finished. Called at the first sum of `step`."""
         with self._lock:
             self._settled = max(self._settled, step)
         for link in self._links:

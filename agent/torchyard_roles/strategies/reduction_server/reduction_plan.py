@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """A way to sum gradients.
+    """A division of the summation of gradients among reducers and workers.
 
     `weights` are the fractions of the gradients that each reducer, and then each worker, sums. They add up to 1, or are
     empty for the ring.

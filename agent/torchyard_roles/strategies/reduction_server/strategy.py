@@ -110,7 +110,7 @@ class ReductionServer(AllReduce):
         super().leave()
 
     def _meet(self, plan: reduction_plan.ReductionPlan) -> None:
-        """Connects to all reducers. If the plan is mixed, first starts a reducer in this process.
+        """Connects to all reducers, including one that is started in this process if the plan is mixed.
 
         Only the first rank of a host calls this method.
         """

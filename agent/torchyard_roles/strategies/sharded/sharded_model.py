@@ -17,7 +17,7 @@ from torchyard_roles.errors import UsageProblem
 
 
 class ParameterPlaces:
-    """The places of the models' parameters in an optimizer.
+    """The positions of the models' parameters in an optimizer's parameter groups.
 
     While the parameters are being replaced, the optimizer refers to none of them. Therefore each parameter is freed as
     soon as it is sharded.
@@ -47,7 +47,7 @@ class ParameterPlaces:
             group["params"].clear()
 
     def fill(self, parameters: dict[str, Any]) -> None:
-        """Puts the new parameters, by name, at the places of the old ones."""
+        """Inserts the new parameters, given by name, at the positions of the old ones."""
         for group, names in zip(self._optimizer.param_groups, self._names):
             group["params"].extend(parameters[name] for name in names)
         for name, state in self._state.items():

@@ -25,7 +25,7 @@ class StepFlags:
         self._wants_save = False
 
     def add(self, models: Sequence[torch.nn.Module]) -> None:
-        """Adds the buffers of further models."""
+        """Adds the buffers of these models."""
         self._models += models
         self._versions = self._buffer_versions()
 
