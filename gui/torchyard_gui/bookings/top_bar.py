@@ -95,7 +95,7 @@ class TopBar(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Switches between the long and the short form.
 
-        The short form has shorter texts and shows *Find a slot* as an icon. During a search in the short form, the
+        The short form has shorter labels and shows *Find a slot* as an icon. During a search in the short form, the
         search field replaces the filter and the number of free GPUs.
         """
         super().resizeEvent(event)

@@ -1,4 +1,4 @@
-"""Undo and redo of the user's changes of the calendar. Does not depend on Qt."""
+"""Undo and redo of the user's changes to the calendar. Does not depend on Qt."""
 
 from __future__ import annotations
 

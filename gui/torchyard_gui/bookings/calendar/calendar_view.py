@@ -156,8 +156,8 @@ class CalendarView(CalendarGeometry):
         self._refresh()
 
     def cancel(self) -> bool:
-        """Ends the gesture in progress. If there is none, ends the keyboard edit; if there is none either, removes the
-        keyboard cursor.
+        """Ends the gesture in progress or, if there is none, the keyboard edit. If neither exists, the keyboard cursor
+        is removed.
 
         Returns:
             Whether there was a gesture, an edit or a cursor to end.
@@ -277,9 +277,7 @@ class CalendarView(CalendarGeometry):
         self._paint_moving(painter)
 
     def paint_all(self, painter: QPainter, height: int | None = None) -> None:
-        """Paints the calendar from its first row down to `height`, for benchmarks. If `height` is None, paints only the
-        viewport.
-        """
+        """Paints the calendar from its first row down to `height`, for benchmarks. None paints only the viewport."""
         rect = QRectF(0, 0, self.viewport().width(), height or self.viewport().height())
         self._paint_still(painter, rect, scroll=0 if height else None)
 
@@ -355,7 +353,8 @@ class CalendarView(CalendarGeometry):
         return " · ".join(filter(None, (row.host, self.picture.host_notes.get(row.host, ""))))
 
     def _use_tooltip(self, position: QPoint) -> str:
-        """Returns who uses a GPU without a booking, if the position is over the GPU's heading or the use's mark."""
+        """Returns who uses a GPU without a booking, if the position is over the GPU's heading or the mark of this use.
+        """
         row = self.row_at(position)
         use = self.picture.used_now.get(row.slots[0].id) if row is not None and row.is_lane else None
         if row is None or use is None:

@@ -39,7 +39,7 @@ def paint_tile(
 ) -> None:
     """Paints a rack in its own coordinates.
 
-    Texts, gaps and corners have the same size on the screen at any `zoom`.
+    Text, gaps and corners have the same size on the screen at any `zoom`.
     """
     members = states if states is not None else {}
     looks = [members[chip.name] for chip in rack.chips if chip.name in members]
