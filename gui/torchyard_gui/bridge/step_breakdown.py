@@ -1,5 +1,4 @@
-"""Names, values and explanations of the parts of a step (compute, exchange, waiting, staleness) and of server metrics.
-"""
+"""Names, values and explanations of step parts (compute, exchange, waiting, staleness) and of server metrics."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ POINT_OUT_MS = 2500
 
 
 class DropHighlight(QObject):
-    """The single outline of a `TopologyScene`. A drag ends the highlighting of a rack."""
+    """The single outline of a `TopologyScene`. While it marks a drop target, no rack is highlighted."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)

@@ -1,4 +1,4 @@
-"""A question of a launch, with buttons whose texts say what they do."""
+"""A question that a launch asks the user, with buttons named after their effects."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class GrowthFlow(QObject):
         return self._job is not None and not self._job.is_finished
 
     def add(self, run: KnownRun, name: str, host: str, count: int, pool: str) -> None:
-        """Adds workers, unless workers are being added already. `name` is the run's name in messages."""
+        """Adds workers, unless an earlier addition is still in progress. `name` is the run's name in messages."""
         if self.is_adding:
             return
         beginning = self.tr("Adding workers on {host} to {run} …").format(host=host, run=name)

@@ -94,8 +94,7 @@ class PaletteList(QListWidget):
         self.setFixedHeight(shown * theme().metrics.row)
 
     def viewportEvent(self, event: QEvent) -> bool:
-        # After a drag, Qt reports that the pointer hovers over the place of the press, although the pointer has left
-        # the list.
+        # After a drag, Qt reports that the pointer is still where the drag began, although it has left the list.
         if event.type() in (QEvent.Type.HoverEnter, QEvent.Type.HoverMove) and not self.viewport().underMouse():
             return True
         return super().viewportEvent(event)
@@ -222,7 +221,7 @@ PICTURE = 14
 class PaletteSection(QWidget):
     """A section, which is hidden while no row matches the search.
 
-    A foldable section is folded at first. A search shows matches even in a folded section.
+    A foldable section is initially folded. A search shows matches even in a folded section.
     """
 
     def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LaunchFlow(QObject):
-    """Makes at most one launch at a time. Until the new run has started, `cancel` reverts the launch."""
+    """Runs at most one launch at a time. Until the new run has started, `cancel` reverts the launch."""
 
     run_started = Signal(str)
     """Emitted with the ID of the new run when it has started."""

@@ -353,8 +353,7 @@ class CalendarView(CalendarGeometry):
         return " · ".join(filter(None, (row.host, self.picture.host_notes.get(row.host, ""))))
 
     def _use_tooltip(self, position: QPoint) -> str:
-        """Returns who uses a GPU without a booking, if the position is over the GPU's heading or the mark of this use.
-        """
+        """Returns who uses a GPU without a booking, if the position is over the GPU's heading or the use's mark."""
         row = self.row_at(position)
         use = self.picture.used_now.get(row.slots[0].id) if row is not None and row.is_lane else None
         if row is None or use is None:

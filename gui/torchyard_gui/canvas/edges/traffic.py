@@ -1,8 +1,8 @@
 """The edges that show a strategy's traffic between hosts.
 
-The ring of an all-reduce is drawn as a closed line through all hosts, the connections to servers as one line with
-branches (a trunk), and the exchange of two neighbours or the copy of a checkpoint as a line between two hosts. Traffic
-inside a host has no edge.
+An all-reduce, or an average of worker groups, is drawn as a ring through all hosts that take part, the connections to
+servers as one line with branches (a trunk), and the exchange of two neighbours or the copy of a checkpoint as a line
+between two hosts. Traffic inside a host has no edge.
 """
 
 from __future__ import annotations
