@@ -20,7 +20,7 @@ AlignLeft = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 class Legend(QFrame):
-    """The legend. If the calendar is private, it has a button that emits `share_wanted`."""
+    """Legend widget. For a private calendar, it has a button that emits `share_wanted`."""
 
     share_wanted = Signal()
 

@@ -179,7 +179,7 @@ class BookingsModel(QObject):
     def in_use(self) -> Mapping[str, UseNow]:
         """The slots in use now.
 
-        The slots are known from telemetry that is at most `SAMPLE_VALID_S` old. For hosts without telemetry, such as
+        They are determined from telemetry that is at most `SAMPLE_VALID_S` old. For hosts without telemetry, such as
         those to which this desktop cannot log in, the agents' records in the calendar are used.
         """
         now = self.now

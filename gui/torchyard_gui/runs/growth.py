@@ -61,7 +61,7 @@ class AddWorkersDialog(QDialog):
 
 
 class GrowthFlow(QObject):
-    """Adds workers to at most one run at a time. Until they have joined the run, `cancel` leaves it as it was."""
+    """Adds workers to at most one run at a time. Until they have joined the run, `cancel` reverts the addition."""
 
     def __init__(self, model: RunsModel, notice: NoticeBar, page: QWidget):
         super().__init__(page)

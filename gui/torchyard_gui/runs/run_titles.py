@@ -18,7 +18,7 @@ translate = QCoreApplication.translate
 def start_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
     """Returns the start of a run, with the precision needed to distinguish it from other runs with the same name.
 
-    The precision is a day, a minute or a second; if the seconds are equal, too, the run's ID is returned. For a run
+    The precision is a day, a minute or a second; if even the seconds are equal, the run's ID is returned. For a run
     that started today, the precision is at least a minute.
     """
     now = time.time()

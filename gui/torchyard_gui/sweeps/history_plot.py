@@ -21,7 +21,7 @@ DOT = 7.0
 
 
 class HistoryPlot(TrialPlot):
-    """The trials by number and value.
+    """Plot of the trials, by number along the x axis and by value along the y axis.
 
     A complete trial is a dot, a running one a green ring, a failed one a cross at the bottom, and any other a ring.
     """

@@ -21,7 +21,7 @@ NEAR = 8.0
 
 
 class TrialPlot(QWidget):
-    """A plot on a card with a title. A click, and the keys left and right, choose one of its trials."""
+    """A plot on a card with a title. A click, or the Left and Right keys, choose a trial."""
 
     chosen = Signal(str)
     """Emitted with the number of the trial that the user has chosen."""
@@ -48,7 +48,7 @@ class TrialPlot(QWidget):
         self.update()
 
     def choose(self, number: str) -> None:
-        """Marks a trial."""
+        """Marks a trial as the chosen one, without emitting `chosen`."""
         self.current = number
         self._describe()
         self.update()

@@ -72,7 +72,7 @@ class PaletteList(QListWidget):
         self._fit()
 
     def keep(self, letters: str) -> str:
-        """Hides the rows that do not match. Returns the key of the first match, or "" if there is none."""
+        """Hides the rows that do not contain `letters`. Returns the key of the first match, or "" if there is none."""
         first = ""
         for row in range(self.count()):
             item = self.item(row)
@@ -263,7 +263,7 @@ class PaletteSection(QWidget):
         self._draw()
 
     def keep(self, letters: str) -> str:
-        """Hides the rows that do not match. Returns the key of the first match, or "" if there is none."""
+        """Hides the rows that do not contain `letters`. Returns the key of the first match, or "" if there is none."""
         self._letters = letters
         if not letters and self._is_folded and not self.has_rows:
             return ""

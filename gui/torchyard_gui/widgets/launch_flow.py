@@ -31,7 +31,7 @@ class LaunchFlow(QObject):
         super().__init__(page)
         self.job: LaunchJob | None = None
         self.run_name = ""
-        """Name of the run that is launched, or was the last time."""
+        """Name of the run in the current launch or, if there is none, in the last one."""
         self._notice = notice
         self._cancelled_text = cancelled_text
         self._page = page

@@ -18,7 +18,7 @@ PAD = 14
 
 
 class Toast(QFrame):
-    """The message over a widget. A new message replaces the last one and is announced to screen readers.
+    """A message over a widget. A new message replaces the last one and is announced to screen readers.
 
     It must not be used for messages that need an answer. If a message has a button, the button's action must also have
     a shortcut or a menu entry, because the toast never gets the focus.

@@ -217,11 +217,11 @@ class CalendarView(CalendarGeometry):
             edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
 
     def drag_step(self) -> float:
-        """Returns the step in seconds to which a drag is rounded. While Alt is pressed, the step is finer."""
+        """Returns the step in seconds to which a drag is rounded. The step is finer while Alt is pressed."""
         return drag_step(self.span, is_fine=self._is_fine)
 
     def snapped(self, second: float) -> float:
-        """Returns the nearest time to which a drag is rounded."""
+        """Rounds a time, in seconds since 1970, to the step of a drag."""
         return self.axis.snapped(second, self.drag_step())
 
     def _take_modifiers(self, event: QMouseEvent) -> None:
@@ -332,7 +332,7 @@ class CalendarView(CalendarGeometry):
     def tooltip_at(self, position: QPoint) -> str:
         """Returns the tool tip at a position, or "" if there is none.
 
-        It contains the time zone, the details of a booking, a GPU's use without a booking, or a host's name.
+        It shows the time zone, the details of a booking, who uses a GPU without a booking, or a host's name.
         """
         if position.y() < M.days_header:
             return self.tr("Times are in {zone}").format(zone=self.axis.zone)

@@ -53,7 +53,7 @@ class DisplayList:
     """The blocks of each lane, sorted by start. The key is the vertical position of the lane."""
 
     def following(self, block: Block) -> tuple[Block, ...]:
-        """Returns the next block on the block's first lane, if there is one."""
+        """Returns the next block on the block's first lane, or an empty tuple if there is none."""
         lane = self.by_lane.get(block.top, ())
         number = bisect_left(lane, block.end, key=_start)
         return lane[number : number + 1]

@@ -52,7 +52,7 @@ class RackLayout:
 
     @property
     def slots_top(self) -> float:
-        """Vertical position of the first row of slots and chips, below the header and the tray's reasons."""
+        """Vertical position of the first row of slots and chips, below the header and, in the tray, the reasons."""
         tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
         return min(tops, default=self.rule)
 

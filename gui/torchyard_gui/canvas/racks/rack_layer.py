@@ -20,7 +20,7 @@ class RackLayer(Mapping[str, RackItem]):
 
     def __init__(self, ground: QGraphicsItem):
         self.grid = Grid(1)
-        """The place of each rack."""
+        """The position of each rack."""
         self._ground = ground
         self._items: dict[str, RackItem] = {}
         self._key_of: dict[str, str] = {}

@@ -57,7 +57,7 @@ class LogView(QAbstractScrollArea):
         self._widest = 0
         self._hit = ""
         self._selected: tuple[Place, Place] | None = None
-        """(anchor, other end) as places of lines."""
+        """The selected lines, as the places of the anchor and of the other end."""
         self._later: Callable[[], None] | None = None
         """A scroll operation to repeat once a missing page is loaded."""
         self._soon = QTimer(self, singleShot=True)
