@@ -34,7 +34,7 @@ class BookingReminder(QObject):
 
         Args:
             with_run: Returns the IDs of the bookings used by live runs.
-            say: Called with a message after a booking was extended.
+            say: Called with a message after a booking has been extended.
         """
         super().__init__(parent)
         self.bar = NoticeBar()
@@ -54,8 +54,8 @@ class BookingReminder(QObject):
         model.changed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Shows the reminder for the booking that ends first, unless it was dismissed. Hides the bar if no reminder is
-        due.
+        """Shows the reminder for the booking that ends first, unless it was dismissed. If none is due, the bar is
+        hidden.
         """
         model = self._model
         seen = model.seen
@@ -97,8 +97,8 @@ class BookingReminder(QObject):
         return " ".join(filter(None, (text, self._after(soon), self._problem)))
 
     def _after(self, soon: Reminder) -> str:
-        """Returns a text that says what happens after the booking: whether its run continues, or which booking
-        begins.
+        """Describes what happens at the end of the booking: whether its run continues or stops, and which booking
+        follows.
         """
         follower = soon.follower
         if soon.booking.stop_at_end:

@@ -45,7 +45,7 @@ class BookingCommands(QObject):
     succeeded = Signal(str)
     failed = Signal(object)
     done = Signal(str)
-    """Emitted with the ID of a booking that was made or changed. If there were several, the ID is that of the first."""
+    """Emitted with the ID of a booking that was created or changed; for several bookings, with the ID of the first."""
     history_changed = Signal()
 
     def __init__(self, model: BookingsModel, parent: QObject):

@@ -1,4 +1,4 @@
-"""Texts for the history of a booking, in the words and time format of the Bookings page."""
+"""Formats the history of a booking with the terms and the time format of the Bookings page."""
 
 from __future__ import annotations
 

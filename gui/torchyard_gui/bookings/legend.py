@@ -20,7 +20,7 @@ AlignLeft = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 class Legend(QFrame):
-    """The legend. If the calendar is private, it has a button that emits `share_wanted`."""
+    """Legend widget. For a private calendar, it has a button that emits `share_wanted`."""
 
     share_wanted = Signal()
 
@@ -54,7 +54,7 @@ class _Key(QWidget):
         theme().changed.connect(self.update)
 
     def set_persons(self, persons: Sequence[str], me: str) -> None:
-        """Sets the owners. The user is listed first."""
+        """Sets the owners of bookings. The user is listed first."""
         ordered = sorted(persons, key=lambda one: (one != me, one))
         if (ordered, me) == (self._persons, self._me):
             return

@@ -95,7 +95,7 @@ class TopBar(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Switches between the long and the short form.
 
-        The short form has shorter texts and shows *Find a slot* as an icon. During a search in the short form, the
+        The short form has shorter labels and shows *Find a slot* as an icon. During a search in the short form, the
         search field replaces the filter and the number of free GPUs.
         """
         super().resizeEvent(event)
@@ -118,7 +118,7 @@ class TopBar(QFrame):
         self.set_narrow(self._narrow)
 
     def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
-        """Shows `Free now: 4 of 24 GPUs`, with a question mark for the 4 while the calendar is unreachable.
+        """Shows `Free now: 4 of 24 GPUs`, with `?` in place of `4` while the calendar is unreachable.
 
         `unknown` contains the GPUs whose use is unknown. They count as free unless they are booked.
         """

@@ -1,4 +1,4 @@
-"""Undo and redo of the user's changes of the calendar. Does not depend on Qt."""
+"""Undo and redo of the user's changes to the calendar. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def change_to(
 ) -> Booking:
     """Sets the editable fields of a booking to those of `wanted`, in one change.
 
-    Raises Refused if the store refuses, or if `expected` is given and the booking has been changed since.
+    Raises Refused if the store refuses the change, or if `expected` is given and the stored booking differs from it.
     """
     return store.change(
         booking.id,

@@ -110,8 +110,8 @@ class BookingsModel(QObject):
     changed = Signal()
     """Emitted when `seen` has been replaced."""
     settled = Signal(int, int)
-    """Emitted with the number of bookings that this desktop released as idle, and the number of bookings that it made
-    for the waitlist.
+    """Emitted with the number of bookings that this desktop released as idle, and the number of bookings that it
+    created for the waitlist.
     """
     use_changed = Signal()
     """Emitted when telemetry has changed `in_use` or `unwatched_slots`."""
@@ -179,7 +179,7 @@ class BookingsModel(QObject):
     def in_use(self) -> Mapping[str, UseNow]:
         """The slots in use now.
 
-        The slots are known from telemetry that is at most `SAMPLE_VALID_S` old. For hosts without telemetry, such as
+        They are determined from telemetry that is at most `SAMPLE_VALID_S` old. For hosts without telemetry, such as
         those to which this desktop cannot log in, the agents' records in the calendar are used.
         """
         now = self.now
@@ -229,7 +229,9 @@ class BookingsModel(QObject):
         return next((one for one in self.seen.bookings if one.id == booking_id), None)
 
     def show(self, since: datetime, until: datetime, by: str = "") -> None:
-        """Sets the days that the caller `by` needs. If they are new, loads them and emits `changed`."""
+        """Sets the days that the caller `by` needs. Days that differ from the previous ones are loaded, and `changed`
+        is emitted.
+        """
         if not self._watched_by and not self._unwatched.isActive() and not self._closed:
             self._unwatched.start()
         if self._ranges.get(by) != (since, until):
@@ -410,7 +412,7 @@ class BookingsModel(QObject):
     ) -> Job:
         """Runs a change to the store on a background thread, then reloads the calendar.
 
-        If the database is unreachable, changes nothing and calls `failed`.
+        If the database is unreachable, nothing is changed and `failed` is called.
         """
 
         def did(result: Result) -> None:

@@ -68,7 +68,7 @@ class HostLinks:
         self._jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
 
     def ask_acts(self, name: str, link: DaemonClient, done: Callable[[str, tuple[Act, ...]], None]) -> None:
-        """Requests the latest audit records of a host. If this fails, nothing happens."""
+        """Requests the latest audit records of a host, and calls `done` with them. A failure is ignored."""
         self._jobs.run(lambda: read_audit(link, NEWEST_ACTS), partial(done, name))
 
     def forget(self, name: str) -> None:

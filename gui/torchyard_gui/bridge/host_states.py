@@ -73,7 +73,7 @@ def state_name(state: HostState) -> str:
 
 @dataclass(frozen=True)
 class HostCount:
-    """How many hosts are in each state."""
+    """The hosts in each state, and those that are being checked."""
 
     total: int
     by_state: dict[HostState, list[HostStatus]]

@@ -64,7 +64,7 @@ class HostStatus:
     since: datetime | None = None
     """The time at which the state began; None if it is not known.
 
-    If the state is UNKNOWN, it is the time at which the host fell silent or was last checked.
+    If the state is UNKNOWN, this is the time at which the host stopped answering or was last checked.
     """
     check: HostCheck | None = None
     """The last check since the window was opened, or None if there was none."""
@@ -95,7 +95,7 @@ class HostStatus:
 
     @property
     def condition(self) -> HostState:
-        """The state under which the host is shown and counted."""
+        """The state with which the host is shown, filtered and counted."""
         if self.state == AgentFailed.state:
             return HostState.NO_AGENT if self.has_no_agent else HostState.AGENT_FAILED
         return HostState(self.state)

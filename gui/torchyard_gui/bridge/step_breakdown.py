@@ -1,4 +1,4 @@
-"""Texts for the parts of a step (compute, exchange, waiting, staleness) and for the metrics of servers."""
+"""Names, values and explanations of step parts (compute, exchange, waiting, staleness) and of server metrics."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def name_of(field: str) -> str:
 
 
 def sentence_of(field: str, *, served: bool = False) -> str:
-    """Returns a sentence that explains a metric. If `served` is set, it is the sentence for servers and reducers."""
+    """Returns a sentence that explains a metric; with `served`, as it applies to servers and reducers."""
     of_server = {
         "wait_s": translate("Runs", "Time that the newest step waited here for its last trainer"),
         "staleness": translate("Runs", "Versions by which the newest gradients were behind"),

@@ -1,4 +1,4 @@
-"""The outline of a drop target, which is also used to highlight a rack for a moment."""
+"""The outline of a drop target, which is also used to highlight a rack briefly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POINT_OUT_MS = 2500
 
 
 class DropHighlight(QObject):
-    """The single outline of a `TopologyScene`. A drag ends the highlighting of a rack."""
+    """The single outline of a `TopologyScene`. While it marks a drop target, no rack is highlighted."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)
@@ -27,7 +27,7 @@ class DropHighlight(QObject):
         self._pointing.timeout.connect(self.hide)
 
     def aim(self, rect: QRectF, *, fits: bool, slot: bool) -> None:
-        """Outlines a drop target in a colour that shows whether a drop would be accepted. If `rect` is null, hides the
+        """Outlines a drop target in a colour that shows whether a drop would be accepted. A null `rect` hides the
         outline.
         """
         self.hide()

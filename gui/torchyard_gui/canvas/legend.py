@@ -28,7 +28,9 @@ translate = QCoreApplication.translate
 
 
 def entries_of(wiring: HostTraffic) -> list[Entry]:
-    """Returns a sign and a text for each kind of port, for the lines of the exchange, and for checkpoints, if drawn."""
+    """Returns the legend's entries, each with a symbol and a label: for every kind of port, the lines of the exchange,
+    and checkpoints, as far as they are drawn.
+    """
     found: list[Entry] = []
     is_ring, is_average = len(wiring.ring) > 1, len(wiring.average) > 1
     does = {port for _, port in wiring.trunk} | ({"trains"} if is_ring or is_average else set())
@@ -168,10 +170,10 @@ class Legend(QWidget):
 
 
 def _width(entry: Entry) -> float:
-    """Returns the width of a symbol and its text, in pixels."""
+    """Returns the width of a symbol and its label, in pixels."""
     return _room(entry[0]) + paint_cache.width_of(entry[1], "tiny")
 
 
 def _room(sign: Sign) -> int:
-    """Returns the width of a sign, including the gap before its text, in pixels."""
+    """Returns the width of a symbol, including the gap before its label, in pixels."""
     return {"trains": 18, "serves": 18, "both": 18}.get(sign, LINE + 8)

@@ -11,7 +11,7 @@ COARSE_FROM = 0.33
 
 class Level(Enum):
     FULL = "full"
-    """All texts and symbols are shown."""
+    """All labels and symbols are shown."""
     COARSE = "coarse"
     """Badges and numbers are shown in a size that is readable."""
     TILE = "tile"

@@ -43,7 +43,7 @@ class HostLiveState:
     since: str = ""
     """The time at which the state became unknown, such as "14:21"; empty if this time is not known."""
     note: str = ""
-    """A short text that is shown at the right of the rack's header, in place of the GPU use."""
+    """A short note that is shown at the right of the rack's header, in place of the GPU use."""
     holders: Mapping[int, str] = field(default_factory=dict)
     """The user of each GPU that is in use, as the two lines in its slot, by GPU index."""
     held: Mapping[int, str] = field(default_factory=dict)

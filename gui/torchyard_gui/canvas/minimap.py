@@ -24,7 +24,7 @@ STEPS = {Key.Key_Left: (-1, 0), Key.Key_Right: (1, 0), Key.Key_Up: (0, -1), Key.
 
 
 class Minimap(QWidget):
-    """The map. By default, it is shown if there are many racks and some of them are not visible."""
+    """Map widget. By default, it is shown if there are many racks and some of them are not visible."""
 
     centre_asked = Signal(QPointF)
     """Emitted with the point of the scene that should be in the middle of the view."""

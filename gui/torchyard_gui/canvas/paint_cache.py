@@ -1,6 +1,6 @@
 """Caches for painting: pens, brushes, colours, images, fonts and text widths.
 
-When the theme changes, all caches are cleared except for those of text widths and of shortened and wrapped texts.
+When the theme changes, all caches are cleared except for those of text widths and of shortened and wrapped text.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> 
 
 @lru_cache(maxsize=512)
 def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
-    """Wraps a text at spaces. A word that is wider than `width` is shortened."""
+    """Wraps text at spaces. A word that is wider than `width` is shortened."""
     lines: list[str] = []
     for word in text.split():
         if lines and width_of(f"{lines[-1]} {word}", role) <= width:
@@ -131,7 +131,7 @@ def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
 def write(
     painter: QPainter, x: float, baseline: float, text: str, ink: str, role: str, weight: int = 0, size: int = 0
 ) -> None:
-    """Paints a text that starts at `x`, in the colour of a token."""
+    """Paints text that starts at `x`, in the colour of a token."""
     painter.setPen(theme().color(ink))
     painter.setFont(font(role, weight, size))
     painter.drawText(QPointF(x, baseline), text)

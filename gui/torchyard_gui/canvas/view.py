@@ -70,7 +70,7 @@ class CanvasView(ZoomView):
     """View of a `TopologyScene`."""
 
     pin_requested = Signal(list, str)
-    """Emitted with replicas and a target: "gpu-b:2", "gpu-b", or "" if the planner should choose the place."""
+    """Emitted with replicas and a target: "gpu-b:2", "gpu-b", or "" if the planner should choose the GPUs."""
     regroup_requested = Signal(list, str)
     """Emitted with replicas and a target: "trainers:1", "trainers:1/worker-5", or "" for a new group."""
     role_dropped = Signal(str, str)
@@ -149,7 +149,7 @@ class CanvasView(ZoomView):
             self.centerOn(rects[0].center())
 
     def show_rack(self, host: str) -> bool:
-        """Scrolls to a host and highlights it for a moment. Returns whether the host is drawn."""
+        """Scrolls to a host and highlights it briefly. Returns whether the host is drawn."""
         rect = self._canvas.rect_of_rack(host)
         if rect.isNull():
             return False
@@ -404,7 +404,9 @@ class CanvasView(ZoomView):
 
 
 def _beyond(at: int, length: int) -> int:
-    """Returns how far a position is inside the scrolling border; the value is negative at the left or top."""
+    """Returns how far a position is within the border that scrolls the view, or 0 outside it. The value is negative at
+    the left or top border.
+    """
     if length <= 2 * SCROLL_WITHIN:
         return 0
     return min(at - SCROLL_WITHIN, 0) + max(at - length + SCROLL_WITHIN, 0)

@@ -153,7 +153,7 @@ class ZoomView(QGraphicsView):
         return QPointF(self.horizontalScrollBar().value(), self.verticalScrollBar().value())
 
     def _give_way(self) -> None:
-        """Sets the scroll range such that racks can reach each border of the view, but cannot leave the view."""
+        """Sets the scroll range so that the racks can be moved to each border of the view, but not out of the view."""
         content = self._canvas.content_rect()
         across = max(self.viewport().width() / self.zoom - 80, 80)
         down = max(self.viewport().height() / self.zoom - 80, 80)

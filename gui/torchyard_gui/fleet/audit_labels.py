@@ -1,4 +1,4 @@
-"""Texts for an agent's audit records, such as `Agent 0.1.0 installed`, `by kim@laptop`."""
+"""Descriptions of an agent's audit records, such as `Agent 0.1.0 installed` and `by kim@laptop`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def action_text(act: Act) -> str:
 
 
 def _of_what(act: Act) -> str:
-    """Returns the run's ID or the agent's versions that the record is about."""
+    """Returns the ID of the run, or the versions of the agent, that the record concerns."""
     if act.get("before"):
         text = translate("Fleet", "{version} after {before}")
         return text.format(version=act.get("version") or "?", before=act["before"])

@@ -56,7 +56,7 @@ class GpuTable(QWidget):
         return " · ".join(text for text in (heat_text([gpu]), self.tr("throttled") if slowed else "") if text)
 
     def users(self, gpu: GpuNow) -> str:
-        """Returns a text that names the users of a GPU, or says that the GPU is free, or why its use is unknown."""
+        """Returns the names of a GPU's users, or states that the GPU is free, or why its use is unknown."""
         if gpu.problem:
             return gpu.problem
         if gpu.users is None:

@@ -43,14 +43,14 @@ LINE = 19
 BUTTON_ROOM = 116
 STRIP_LINES = 3
 METER_TEXT = 104
-"""Minimum width in pixels of the text beside a meter. With this minimum, meters are aligned."""
+"""Minimum width in pixels of the text beside a meter, which keeps meters with shorter text aligned."""
 METER_NAME = 54
 """Minimum width of the name of a meter in pixels."""
 METER_GAP = 8
 LEAST_METER = 12
 """Minimum width of a meter in pixels; a narrower one is omitted."""
 TEXT_LEFT = PAD - 6 + 24
-"""Horizontal position of the text in the strip with a problem."""
+"""Horizontal position, in pixels, of the text in the strip that shows a card's problem."""
 KEY_NAME = 72
 """Width of the labels of fingerprints in pixels."""
 COLUMN_GAP = 16
@@ -86,7 +86,7 @@ class HostCard(QStyledItemDelegate):
         return QRect(corner, size)
 
     def fingerprint_rects(self, status: HostStatus, card: QRect) -> list[QRect]:
-        """Returns the rectangles of the fingerprints of a card, below its sentence."""
+        """Returns the rectangles of a card's fingerprints, which are below the sentence about the problem."""
         if not _strip_height(status, card.width()):
             return []
         width = _text_width(card.width())
@@ -245,7 +245,7 @@ def _line(rect: QRect, number: int) -> QRect:
 
 @dataclass(frozen=True)
 class Meter:
-    """A bar that shows a fraction from 0 to 1, between a name and a text."""
+    """A bar that shows a fraction from 0 to 1, with a name at its left and a value at its right."""
 
     name: str
     share: float | None
@@ -255,9 +255,9 @@ class Meter:
 def meter_bars(rect: QRect, meters: Sequence[Meter]) -> list[QRectF]:
     """Returns the bars of meters on consecutive lines.
 
-    All bars are equally wide, and lie between the names and the texts.
+    All bars are equally wide, and lie between the names and the values.
 
-    The bars are empty if they would be too narrow beside the longest text.
+    The bars are empty if they would be too narrow beside the longest value.
     """
     metrics = QFontMetrics(theme().font("small"))
     name = max(METER_NAME, *(metrics.horizontalAdvance(meter.name) + METER_GAP for meter in meters))
@@ -302,7 +302,7 @@ def _key_height(key: str, width: int) -> int:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wraps a text into a limited number of lines. The last line is elided if the text is longer."""
+    """Wraps text into at most STRIP_LINES lines. The last line is elided if the text is longer."""
     font = theme().font("small")
     lines = wrapped(text, font, width)
     if len(lines) > STRIP_LINES:

@@ -28,7 +28,7 @@ ROOM_AROUND = 240
 REMOTE_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "transport")
 """Fields that have no effect if the host is this computer, for which SSH is not used."""
 FIRST_ROWS = 6
-"""The number of fields about the login. They are always shown; the others are below *More settings*."""
+"""The number of fields for the login, which are always shown. The other fields are below *More settings*."""
 
 
 class HostForm(QDialog):
@@ -229,7 +229,7 @@ def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ())
 
 
 def texts_of(host: Host) -> dict[str, str]:
-    """Returns the texts of the fields for a host. `host_of` converts them back to the host."""
+    """Returns the contents of the fields for a host. `host_of` converts them back to the host."""
     texts = {key: str(value) if value is not None else "" for key, value in host.model_dump(exclude={"local"}).items()}
     return {
         **texts,
@@ -240,7 +240,7 @@ def texts_of(host: Host) -> dict[str, str]:
 
 
 def _value(key: str, text: str) -> Any:
-    """Parses the text of a field. If a number is invalid, returns the text, which Host's validation refuses later.
+    """Parses the text of a field. An invalid number is returned as text, which Host's validation refuses later.
 
     Raises ValueError with a sentence for the user if a label is invalid.
     """

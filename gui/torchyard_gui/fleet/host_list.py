@@ -135,7 +135,9 @@ class HostList(QListView):
         return self.rows.status_at(self.rows.index_of(name))
 
     def _place_buttons(self) -> None:
-        """Places a button on each visible card with a problem and, if the problem is about a key, the fingerprints."""
+        """Places a button on each visible card with a problem and, if the problem concerns a host key, the key's
+        fingerprints.
+        """
         sight = self.viewport().rect()
         wanted: set[str] = set()
         for row, name in enumerate(self.rows.names):
@@ -166,7 +168,7 @@ class HostList(QListView):
             self._drop_fingerprints(name)
 
     def _place_fingerprints(self, name: str, status: HostStatus, card: QRect) -> None:
-        """Places the fingerprints of a key on the card of a host, as texts that can be selected."""
+        """Places the fingerprints of a key on the card of a host, as selectable text."""
         wanted = fingerprints(status)
         shown = self._fingerprints.get(name, [])
         if len(shown) != len(wanted):

@@ -1,4 +1,4 @@
-"""Texts for the status, problems and actions of a host."""
+"""Wording for the status, problems and actions of a host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def state_word(status: HostStatus) -> str:
 
 
 def state_count_text(state: HostState, count: int) -> str:
-    """Returns the number of hosts in a state as text, such as `2 with a changed key`."""
+    """Returns the number of hosts in a state with a short description, such as `2 with a changed key`."""
     texts = {
         HostState.READY: translate("Fleet", "{count} ready"),
         HostState.DEGRADED: translate("Fleet", "{count} degraded"),
@@ -67,12 +67,14 @@ def tint(status: HostStatus) -> str:
 
 
 def since(status: HostStatus) -> str:
-    """Returns the time since which the host has been in its state, or of its last check in an earlier session."""
+    """Returns when the host's state began or, without a check in this session, when the host was last checked."""
     return since_forms(status)[0]
 
 
 def since_forms(status: HostStatus) -> list[str]:
-    """Returns the text of `since` and shorter forms of it, the longest first, for places with little room."""
+    """Returns the text of `since` and shorter forms of it, the longest first, so that the caller can choose one that
+    fits.
+    """
     if status.since is None:
         return [translate("Fleet", "never checked")]
     time, day = short_time(status.since), short_day(status.since)
@@ -124,8 +126,8 @@ def _qt(time: datetime) -> QDateTime:
 
 
 def sentence(status: HostStatus) -> str:
-    """Returns a text about the host's first problem and the next step, or that the host has not been checked. Returns
-    "" if neither applies.
+    """Describes the host's first problem and the next step, or states that the host has not been checked. Returns "" if
+    neither applies.
     """
     if status.problems:
         return problem_sentence(status, status.problems[0])
@@ -186,7 +188,7 @@ def place(status: HostStatus) -> str:
 
 
 def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
-    """Returns how many hosts answer, or that they are being checked or were not checked yet."""
+    """States how many hosts answer, or that the hosts are being checked or have not been checked yet."""
     answering = count_hosts(hosts).answering
     if not answering and any(status.doing is not None for status in hosts):
         return translate("Fleet", "Checking {hosts} …").format(hosts=names_of(hosts))
@@ -203,7 +205,7 @@ def cpu_count(count: int) -> str:
 
 
 def names_of(hosts: Sequence[HostStatus]) -> str:
-    """Returns the names of up to three hosts, or how many hosts there are if there are more."""
+    """Returns the names of at most three hosts; for more hosts, returns only their number."""
     if len(hosts) > 3:
         return translate("Fleet", "{count} hosts").format(count=len(hosts))
     return ", ".join(status.name for status in hosts)
@@ -236,7 +238,7 @@ def enforcement_lines(status: HostStatus) -> list[str]:
 
 
 def removed_text(removed: Sequence[Removed]) -> str:
-    """Returns a text about hosts from which the agent was removed, or which had no agent."""
+    """States from which hosts the agent was removed, and which hosts had no agent."""
     gone = {one.node for one in removed if one.answer}
     with_agent = ", ".join(one.name for one in removed if one.answer)
     without = ", ".join(one.name for one in removed if not one.answer)

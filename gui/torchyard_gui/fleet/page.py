@@ -182,7 +182,7 @@ class FleetPage(QWidget):
         self.model.deploy(self.list.chosen)
 
     def cancel(self) -> None:
-        """Cancels the activities on the selected hosts. If they have none, cancels those on all hosts."""
+        """Cancels the activities on the selected hosts or, if they have none, on all hosts."""
         under_way = [status.name for status in self.model.hosts if status.doing is not None]
         chosen = [name for name in self.list.chosen if name in under_way]
         self.model.cancel(chosen or under_way)

@@ -12,7 +12,7 @@ from torchyard_gui.theme.icons import state_icon
 
 
 class StateFilter(QComboBox):
-    """Lists the states of all hosts, and the chosen state even if no host is in that state."""
+    """Lists the states in which there are hosts, and the chosen state even if no host is in it."""
 
     changed = Signal()
 

@@ -12,7 +12,7 @@ LINE = 19
 
 
 def wrapped(text: str, font: QFont, width: int) -> list[str]:
-    """Wraps a text at spaces where possible, and otherwise at any character."""
+    """Wraps text at spaces where possible, and otherwise at any character."""
     options = QTextOption()
     options.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
     lines: list[str] = []

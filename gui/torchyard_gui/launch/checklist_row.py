@@ -21,8 +21,8 @@ translate = QCoreApplication.translate
 
 TITLES = {spec.name: spec.title for spec in CHECKLIST}
 TROUBLES = 6
-"""Maximum number of failures that are shown, and of warnings that are shown in a row that is not open. If there are
-more, the number of the others is shown.
+"""Maximum number of failures shown in a row, and of warnings shown in a row that is not open. Any others are only
+counted.
 """
 
 
@@ -65,7 +65,7 @@ class ChecklistRow(QWidget):
 
     @property
     def texts(self) -> list[str]:
-        """The texts below the title."""
+        """The lines of text below the title."""
         return [text for text, _ in self._shown]
 
     def toggle(self) -> None:

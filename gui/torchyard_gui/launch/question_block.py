@@ -1,4 +1,4 @@
-"""A question of a launch, with buttons whose texts say what they do."""
+"""A question that a launch asks the user, with buttons named after their effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.widgets.next_steps import advice_text, as_sentence
 
 
 class QuestionBlock(QFrame):
-    """Hidden until `ask` is called. Enter declines unless the button that accepts has the focus."""
+    """Widget that is hidden until `ask` is called. Enter declines unless the button that accepts has the focus."""
 
     answered = Signal(bool)
 

@@ -61,7 +61,7 @@ class AddWorkersDialog(QDialog):
 
 
 class GrowthFlow(QObject):
-    """Adds workers to at most one run at a time. Until they have joined the run, `cancel` leaves it as it was."""
+    """Adds workers to at most one run at a time. Until they have joined the run, `cancel` reverts the addition."""
 
     def __init__(self, model: RunsModel, notice: NoticeBar, page: QWidget):
         super().__init__(page)
@@ -74,7 +74,7 @@ class GrowthFlow(QObject):
         return self._job is not None and not self._job.is_finished
 
     def add(self, run: KnownRun, name: str, host: str, count: int, pool: str) -> None:
-        """Adds workers, unless workers are being added already. `name` is the run's name in messages."""
+        """Adds workers, unless an earlier addition is still in progress. `name` is the run's name in messages."""
         if self.is_adding:
             return
         beginning = self.tr("Adding workers on {host} to {run} …").format(host=host, run=name)

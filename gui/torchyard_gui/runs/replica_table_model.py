@@ -24,7 +24,7 @@ WIDTHS = {
     STALE: 82, DROPPED: 76, SKIPPED: 74, VERSION: 72, CLIENTS: 74, TRAFFIC: 86, USE: 56, MEMORY: 74, PAST: 60,
 }  # fmt: skip
 NARROW = {NAME: 120, STATE: 132, HOST: 66, STEP: 56, LOSS: 62, RATE: 80}
-"""Widths of columns that are narrower if not all columns fit. Texts that are too long are shortened."""
+"""Widths of columns that are narrower if not all columns fit. Text that does not fit is elided."""
 WHERE_REPORTED = (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS, TRAFFIC)
 GIVE_WAY = (GPUS, MEMORY, SKIPPED, CLIENTS, VERSION, PAST, USE, COMPUTE, DROPPED, TRAFFIC, HOST, LOSS)
 """Columns in the order in which they are hidden until all others fit."""

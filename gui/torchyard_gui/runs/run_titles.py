@@ -16,10 +16,10 @@ translate = QCoreApplication.translate
 
 
 def start_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
-    """Returns the start of a run, as exactly as needed to distinguish it from other runs with the same name.
+    """Returns the start of a run, with the precision needed to distinguish it from other runs with the same name.
 
-    This is the day, minute or second, or the ID if the seconds are equal. For a run that started today, it is exact at
-    least to the minute.
+    The precision is a day, a minute or a second; if even the seconds are equal, the run's ID is returned. For a run
+    that started today, the precision is at least a minute.
     """
     now = time.time()
     begin, others = when(run.submitted), [when(one.submitted) for one in _of_its_name(run, runs)]
@@ -37,7 +37,7 @@ def title_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
 
 
 def restart_of(run: KnownRun, runs: Sequence[KnownRun]) -> str:
-    """Returns a text that names the run that this run restarts, or "" if it is not a restart."""
+    """Returns `restart of` with the title of the run that this run restarts, or "" if it is not a restart."""
     if not run.restarted_from:
         return ""
     before = next((one for one in runs if one.run_id == run.restarted_from), None)

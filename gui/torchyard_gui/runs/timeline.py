@@ -21,7 +21,7 @@ SHOWN = 200
 class Timeline(QWidget):
     """A list with one line for each of the last SHOWN events. A line's tool tip contains the full text.
 
-    If a line is about the state or the first step of a replica, a click, Enter or Space on it opens the replica's log.
+    A click, Enter or Space on a line about the state or the first step of a replica opens the replica's log.
     """
 
     opened = Signal(str)
@@ -39,7 +39,7 @@ class Timeline(QWidget):
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the lines from top to bottom."""
+        """The text of each line, from top to bottom."""
         return [moment_in_words(moment) for moment in self._moments]
 
     def show_moments(self, moments: Sequence[TimelineEvent]) -> None:

@@ -14,12 +14,14 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 AXIS, FOOT = 56, 18
-"""The width of the space for the values on the left, and the height of that for the trials' numbers."""
+"""Width in pixels of the space at the left for the values, and height of the space below the plot for the trials'
+numbers.
+"""
 DOT = 7.0
 
 
 class HistoryPlot(TrialPlot):
-    """The trials by number and value.
+    """Plot of the trials, by number along the x axis and by value along the y axis.
 
     A complete trial is a dot, a running one a green ring, a failed one a cross at the bottom, and any other a ring.
     """
@@ -52,7 +54,7 @@ class HistoryPlot(TrialPlot):
         return sum(width for _, _, width in self._legend()) if self._shown else 0
 
     def _legend(self) -> list[tuple[str, str, int]]:
-        """Returns the states, the texts and the widths of the legend's entries, as many as fit beside the title."""
+        """Returns the legend's entries as (state, label, width in pixels), as many as fit beside the title."""
         present = {trial.state for trial in self._shown}
         texts = {
             "best": self.tr("best so far"),

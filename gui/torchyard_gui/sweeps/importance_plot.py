@@ -33,7 +33,7 @@ class ImportancePlot(QWidget):
         self.update()
 
     def empty_text(self) -> str:
-        """Returns when the importance is shown."""
+        """Returns the sentence that says when the importance is computed."""
         return self.tr(
             "Optuna computes this on the sweep's primary host, from four complete trials with different values on."
         )

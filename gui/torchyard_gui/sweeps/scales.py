@@ -1,4 +1,6 @@
-"""Maps values to positions on the axis of a plot: linear, logarithmic, or one position per category. Pure."""
+"""Maps values to positions on the axis of a plot: linear, logarithmic, or one position per category. Does not depend on
+Qt.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from collections.abc import Iterable
 from torchyard_agent.protocol.sweep_messages import ParameterValue, parameter_text
 
 LOG_FROM = 20.0
-"""Ratio of the greatest to the least value from which on a scale of positive values can be logarithmic."""
+"""Minimum ratio of the greatest to the least value at which a scale of positive values can be logarithmic."""
 
 
 class Scale:
-    """The scale of some values. Numbers lie between the least and the greatest; other values are categories."""
+    """The scale of an axis. If all values are numbers, it extends from the least to the greatest; otherwise, each value
+    is a category.
+    """
 
     def __init__(self, values: Iterable[ParameterValue]):
         found = list(values)
@@ -24,14 +28,16 @@ class Scale:
         self.low, self.high = min(numbers, default=0.0), max(numbers, default=0.0)
         self.is_log = False
         if not self.categories and self.low > 0 and self.high / self.low >= LOG_FROM:
-            # The better scale is the one that has the median nearer to its middle.
+            # The scale on which the median is nearer to the middle is chosen.
             middle = statistics.median(numbers)
             linear = abs(self.place(middle) - 0.5)
             self.is_log = True
             self.is_log = abs(self.place(middle) - 0.5) < linear
 
     def place(self, value: ParameterValue) -> float:
-        """Returns the position of a value, from 0 to 1. A value outside the scale has that of its end."""
+        """Returns the position of a value, from 0 to 1. A number outside the scale gets the position of the nearest
+        end.
+        """
         if self.categories:
             text = parameter_text(value)
             where = self.categories.index(text) if text in self.categories else 0
@@ -44,7 +50,7 @@ class Scale:
         return (number - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Returns positions with their texts: all categories, or the least and the greatest number."""
+        """Returns the ticks as (position, label): all categories, or the least and the greatest number."""
         if self.categories:
             return [(self.place(each), each) for each in self.categories]
         if self.high == self.low:

@@ -1,4 +1,4 @@
-"""The base of plots in which trials are shown, pointed at and chosen."""
+"""The base class of plots that show trials and let the user choose one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torchyard_gui.widgets.elided_text import draw_elided
 
 HEAD, PAD = 28, 10
 NEAR = 8.0
-"""Maximum distance in pixels from the pointer to a trial that it points at."""
+"""Maximum distance in pixels at which the pointer selects a trial."""
 
 
 class TrialPlot(QWidget):
-    """A plot on a card with a title. A click, and the keys left and right, choose one of its trials."""
+    """A plot on a card with a title. A click, or the Left and Right keys, choose a trial."""
 
     chosen = Signal(str)
     """Emitted with the number of the trial that the user has chosen."""
@@ -48,13 +48,13 @@ class TrialPlot(QWidget):
         self.update()
 
     def choose(self, number: str) -> None:
-        """Marks a trial."""
+        """Marks a trial as the chosen one, without emitting `chosen`."""
         self.current = number
         self._describe()
         self.update()
 
     def trials(self) -> Sequence[Trial]:
-        """Returns the trials that the plot shows, in their order."""
+        """Returns the trials that the plot shows, in the order in which the arrow keys choose them."""
         raise NotImplementedError
 
     def prepare(self) -> None:
@@ -65,7 +65,7 @@ class TrialPlot(QWidget):
         raise NotImplementedError
 
     def paint_trials(self, painter: QPainter) -> None:
-        """Paints the trials. There is at least one."""
+        """Paints the trials. Called only if there is at least one."""
         raise NotImplementedError
 
     def empty_text(self) -> str:
@@ -73,7 +73,7 @@ class TrialPlot(QWidget):
         raise NotImplementedError
 
     def legend_width(self) -> int:
-        """Returns the width of the space beside the title that the plot itself paints."""
+        """Returns the width in pixels of the legend beside the title."""
         return 0
 
     def area(self) -> QRectF:
@@ -148,7 +148,7 @@ def paint_card(painter: QPainter, rect: QRectF, *, is_focused: bool = False) -> 
 
 
 def paint_sentence(painter: QPainter, area: QRectF, text: str) -> None:
-    """Paints a wrapped text in the middle of an area."""
+    """Paints wrapped text in the middle of an area."""
     painter.setFont(theme().font("small"))
     painter.setPen(theme().pen("text2"))
     painter.drawText(area, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap), text)

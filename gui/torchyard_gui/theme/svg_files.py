@@ -1,4 +1,4 @@
-"""Icons as SVG texts, and the SVG files for the style sheet. Does not depend on Qt."""
+"""Icons as SVG strings, and the SVG files for the style sheet. Does not depend on Qt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_gui.theme.tokens import Tokens
 
 
 def svg_text(name: str, color: str) -> str:
-    """Returns the SVG text of an icon in the given colour."""
+    """Returns an icon in the given colour as an SVG string."""
     return _text(name).replace("currentColor", color)
 
 

@@ -30,7 +30,7 @@ class Tokens(NamedTuple):
     accent_soft: str
     accent_hover: str
     on_accent: str
-    # Colours of states. A state also has a shape and a text.
+    # Colours of states. A state also has a shape and a name.
     run: str
     wait: str
     wait_soft: str

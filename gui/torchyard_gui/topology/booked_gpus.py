@@ -1,4 +1,4 @@
-"""What hosts show in an edited topology: their states, and the GPUs that are booked during the planned time."""
+"""Determines what hosts show in an edited topology: their states, and the GPUs booked during the planned time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The find bar: selects the replicas that match a text by name, role, pool, host or pin."""
+"""The find bar: selects the replicas whose name, role, pool, host or pin matches a search string."""
 
 from __future__ import annotations
 

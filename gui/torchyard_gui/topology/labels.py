@@ -1,4 +1,4 @@
-"""Texts for roles, strategies, presets and counts of replicas."""
+"""Titles and descriptions of roles, strategies and presets, and counts of replicas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def strategy_name(kind: StrategyKind) -> str:
 
 
 def strategy_sentence(kind: StrategyKind) -> str:
-    """Returns a sentence about the effect of a strategy, for the field that selects it."""
+    """Returns the sentence that describes a strategy, for the field that selects the strategy."""
     return tr(spec_of(kind).sentence)
 
 
@@ -61,7 +61,7 @@ def preset_title(preset: Preset) -> str:
 
 
 def preset_sentence(preset: Preset) -> str:
-    """Returns a sentence about the pools that a preset adds to an empty topology."""
+    """Returns the sentence that describes the pools that a preset adds to an empty topology."""
     return tr(preset.sentence) if preset.key in PRESETS else preset.sentence
 
 
@@ -73,7 +73,7 @@ def machine_sentence(machine: Machine) -> str:
 
 
 def regrouped_text(sizes: Sequence[int], *, is_trainers: bool) -> str:
-    """Returns what changing the number of groups does, such as `make 3 worker groups of 4, 4 and 3`."""
+    """Describes the effect of a change to the number of groups, such as `make 3 worker groups of 4, 4 and 3`."""
     last = tr("{sizes} and {last}").format(sizes=", ".join(map(str, sizes[:-1])), last=sizes[-1])
     many = last if len(sizes) > 1 else str(sizes[0])
     same = len(set(sizes)) == 1

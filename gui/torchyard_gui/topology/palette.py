@@ -175,7 +175,7 @@ class Palette(QFrame):
         self._filter(self.search.text())
 
     def go_to(self, host: str) -> bool:
-        """Focuses the row of a host, or the first role for "". Returns whether the row exists."""
+        """Focuses the row of a host; "" focuses the first role. Returns whether the row exists."""
         self.search.clear()
         rows = self.hosts if host else self.roles
         item = rows.row_of(host) if host else rows.item(0)
@@ -221,9 +221,7 @@ class Palette(QFrame):
             item.setIcon(state_icon(self._states.get(str(item.data(KEY)), HostState.UNKNOWN).mark))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
-        """Requests one replica of a role. If `many` is set, a popup beside the row asks for the number, except for a
-        chief.
-        """
+        """Requests one replica of a role. With `many`, a popup asks for the number, except for a chief."""
         rows = among or self.roles
         if many and role != Role.CHIEF:
             item = rows.row_of(role)

@@ -72,7 +72,7 @@ class PaletteList(QListWidget):
         self._fit()
 
     def keep(self, letters: str) -> str:
-        """Hides the rows that do not match. Returns the key of the first match, or "" if there is none."""
+        """Hides the rows that do not contain `letters`. Returns the key of the first match, or "" if there is none."""
         first = ""
         for row in range(self.count()):
             item = self.item(row)
@@ -94,8 +94,7 @@ class PaletteList(QListWidget):
         self.setFixedHeight(shown * theme().metrics.row)
 
     def viewportEvent(self, event: QEvent) -> bool:
-        # After a drag, Qt reports that the pointer hovers over the place of the press, although the pointer has left
-        # the list.
+        # After a drag, Qt reports that the pointer is still where the drag began, although it has left the list.
         if event.type() in (QEvent.Type.HoverEnter, QEvent.Type.HoverMove) and not self.viewport().underMouse():
             return True
         return super().viewportEvent(event)
@@ -222,7 +221,7 @@ PICTURE = 14
 class PaletteSection(QWidget):
     """A section, which is hidden while no row matches the search.
 
-    A foldable section is folded at first. A search shows matches even in a folded section.
+    A foldable section is initially folded. A search shows matches even in a folded section.
     """
 
     def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:
@@ -264,7 +263,7 @@ class PaletteSection(QWidget):
         self._draw()
 
     def keep(self, letters: str) -> str:
-        """Hides the rows that do not match. Returns the key of the first match, or "" if there is none."""
+        """Hides the rows that do not contain `letters`. Returns the key of the first match, or "" if there is none."""
         self._letters = letters
         if not letters and self._is_folded and not self.has_rows:
             return ""

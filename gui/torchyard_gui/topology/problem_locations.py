@@ -28,8 +28,8 @@ class ProblemPlace:
 def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
     """Returns the place of a problem.
 
-    For a pool without enough room, the place contains the pool's replicas that are in `unplaced` or, if there are none,
-    all of the pool's replicas.
+    If the hosts do not have enough resources for a pool, the place contains the pool's replicas that are in `unplaced`
+    or, if there are none, all of the pool's replicas.
     """
     block, _, rest = problem.path.partition(".")
     if block == "pins":
@@ -86,7 +86,7 @@ def keys_of_block(problems: Sequence[Problem], block: str, pools: Sequence[str] 
 
 
 def in_window(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Returns problems with messages that are rewritten for the window."""
+    """Returns the problems with their messages reworded for the window."""
     return tuple(replace(problem, message=quoted(problem.message)) for problem in problems)
 
 

@@ -194,7 +194,7 @@ class _Line(QFrame):
 
 
 class ProblemNavigation:
-    """Goes to the location of a problem or, if it has none in the window, to its line in the file."""
+    """Navigates to the widget in which a problem can be fixed or, if there is none, to its line in the file."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class ProblemNavigation:
         """Connects the views.
 
         Args:
-            show_in_palette: Focuses a host in the palette, or the roles for "". Returns whether the host exists.
+            show_in_palette: Focuses a host in the palette; "" focuses the roles. Returns whether the host exists.
             show_line: Shows a line of the file.
         """
         self._editor = editor

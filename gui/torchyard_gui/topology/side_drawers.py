@@ -55,7 +55,7 @@ class SideDrawer(QObject):
 
     @property
     def pane(self) -> QWidget:
-        """The pane for F6: the panel if it is visible, else the strip."""
+        """The widget to which F6 moves the focus: the panel if it is visible, else the strip."""
         return self.strip if self.is_narrow and not self._panel.isVisible() else self._panel
 
     @property
@@ -71,7 +71,7 @@ class SideDrawer(QObject):
             self._turned()
 
     def shut(self) -> None:
-        """Closes the drawer. Has no effect if the panel is part of the layout."""
+        """Closes the drawer. This has no effect while the panel is part of the layout."""
         if self.is_open and not self._is_shutting:
             self._is_shutting = True  # Without this flag, moving the focus would call this method again.
             focus = self._panel.window().focusWidget()
@@ -121,7 +121,7 @@ class SideDrawer(QObject):
 
 
 def _stops_after(start: QWidget) -> Iterator[QWidget]:
-    """Yields the widgets that follow `start` in the tab order, each once."""
+    """Yields the widgets that the Tab key reaches after `start`, each once."""
     widget = start.nextInFocusChain()
     while widget is not None and widget is not start:
         if widget.focusPolicy() & Qt.FocusPolicy.TabFocus:

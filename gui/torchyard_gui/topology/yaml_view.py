@@ -33,7 +33,7 @@ MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """A text editor that has no undo of its own, but uses the page's undo."""
+    """A text editor without an undo stack of its own; undo and redo are those of the page."""
 
     undo_wanted = Signal()
     redo_wanted = Signal()
@@ -264,7 +264,7 @@ _NAMED = re.compile(r"`([^`]+)`|“([^”]+)”|'([^']+)'")
 
 
 def wrong_part(line: str, message: str) -> tuple[int, int]:
-    """Returns the part of a line that a problem is about: a word quoted in the message, or else all but the comment."""
+    """Returns the part of a line that a problem concerns: a word quoted in the message, or else all but the comment."""
     for match in _NAMED.finditer(message):
         word = next(group for group in match.groups() if group)
         at = line.find(word)
@@ -275,13 +275,13 @@ def wrong_part(line: str, message: str) -> tuple[int, int]:
 
 
 def _equal_start(one: str, other: str) -> int:
-    """Returns how many characters at the start of two texts are equal."""
+    """Returns the length of the common prefix of two strings."""
     length = min(len(one), len(other))
     return next((at for at in range(length) if one[at] != other[at]), length)
 
 
 def _utf16_length(text: str) -> int:
-    """Returns the length of a text as Qt counts it, in UTF-16 code units."""
+    """Returns the length of a string as Qt counts it, in UTF-16 code units."""
     return len(text.encode("utf-16-le")) // 2
 
 

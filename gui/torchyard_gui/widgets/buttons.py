@@ -16,7 +16,7 @@ Look = Literal["", "primary", "quiet", "danger"]
 
 
 def push_button(text: str, pressed: Pressed = None, look: Look = "", tip: str = "") -> QPushButton:
-    """Returns a button with a text. A click calls `pressed` or, if `pressed` is a signal, emits it."""
+    """Returns a button with a text label. A click calls `pressed` or, if `pressed` is a signal, emits it."""
     button = QPushButton(text)
     if look:
         button.setProperty(look, True)

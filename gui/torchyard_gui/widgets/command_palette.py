@@ -135,7 +135,7 @@ def _name(action: QAction) -> str:
 
 
 def _blank_icon() -> QIcon:
-    """Returns an empty icon for actions without an icon, so that all texts are aligned."""
+    """Returns an empty icon for actions without an icon, so that the text of all rows is aligned."""
     nothing = QPixmap(16, 16)
     nothing.fill(Qt.GlobalColor.transparent)
     return QIcon(nothing)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LaunchFlow(QObject):
-    """Makes at most one launch at a time. Until the new run has started, `cancel` reverts the launch."""
+    """Runs at most one launch at a time. Until the new run has started, `cancel` reverts the launch."""
 
     run_started = Signal(str)
     """Emitted with the ID of the new run when it has started."""
@@ -31,7 +31,7 @@ class LaunchFlow(QObject):
         super().__init__(page)
         self.job: LaunchJob | None = None
         self.run_name = ""
-        """Name of the run that is launched, or was the last time."""
+        """Name of the run in the current launch or, if there is none, in the last one."""
         self._notice = notice
         self._cancelled_text = cancelled_text
         self._page = page

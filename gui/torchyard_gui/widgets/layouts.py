@@ -17,7 +17,7 @@ Box = TypeVar("Box", bound=QBoxLayout)
 
 
 def settle_layouts() -> None:
-    """Lays out all changed widgets immediately. Qt itself would do this in several passes of the event loop.
+    """Lays out all changed widgets immediately, which Qt itself would do in several passes of the event loop.
 
     Until the last of these passes, new rows of a scroll area would be squeezed into the old height of the area.
     """

@@ -44,8 +44,8 @@ def describe(action: QAction, menu: str, keys: Keys = None, icon_name: str = "",
     if icon_name:
         action.setIcon(icon(icon_name))
     if isinstance(keys, str) and "Enter" in keys:
-        # In Qt, the name Enter refers only to the key of the number pad. Texts show the first shortcut of an action,
-        # and most keyboards label the main key Enter, not Return.
+        # In Qt, the name Enter refers only to the key of the number pad. Tool tips show the first shortcut of an
+        # action, and most keyboards label the main key Enter, not Return.
         action.setShortcuts([QKeySequence(keys), QKeySequence(keys.replace("Enter", "Return"))])
     elif keys:
         action.setShortcut(QKeySequence(keys))

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
-"""Milliseconds that are reserved for speaking a text. Of the texts that arrive during this time, only one is announced
-afterwards.
+"""Minimum interval in milliseconds between two announcements, so that the first can be spoken. Of the messages that
+arrive during this time, only one is announced afterwards.
 """
 
 
@@ -24,7 +24,7 @@ def send(event: QAccessibleEvent) -> None:
 
 
 def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
-    """Announces a text to screen readers. An `urgent` text, such as a refusal or failure, may interrupt speech."""
+    """Announces a message to screen readers. An `urgent` one, such as a refusal or failure, may interrupt speech."""
     window = widget.window()
     direct = Qt.FindChildOption.FindDirectChildrenOnly
     announcer = window.findChild(Announcer, options=direct) or Announcer(window)
@@ -43,9 +43,9 @@ class Announcer(QObject):
         self._timer.timeout.connect(self._announce_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """Announces a text now if possible, and otherwise later, unless a newer text replaces it in the meantime.
+        """Announces a message now if possible, and otherwise later, unless a newer message replaces it in the meantime.
 
-        Only an urgent text can replace an urgent one.
+        Only an urgent message can replace an urgent one.
         """
         if not text:
             return

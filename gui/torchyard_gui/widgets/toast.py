@@ -18,7 +18,7 @@ PAD = 14
 
 
 class Toast(QFrame):
-    """The message over a widget. A new message replaces the last one and is announced to screen readers.
+    """A message over a widget. A new message replaces the last one and is announced to screen readers.
 
     It must not be used for messages that need an answer. If a message has a button, the button's action must also have
     a shortcut or a menu entry, because the toast never gets the focus.
@@ -42,7 +42,7 @@ class Toast(QFrame):
     def say(self, text: str, for_ms: int | None = None, *, urgent: bool = False, action: QAction | None = None) -> None:
         """Shows `text` for `for_ms` milliseconds, with a button for `action`.
 
-        `urgent` says that a request was refused.
+        `urgent` is set for refusals and failures, which may interrupt a screen reader's speech.
         """
         self.label.setText(text)
         self.setAccessibleName(text)
@@ -73,7 +73,7 @@ class Toast(QFrame):
 
     def _place(self) -> None:
         around = self._around.rect()
-        # The label is wide enough to show its text in one line, up to a maximum width. A longer text is wrapped.
+        # The label is wide enough to show its text in one line, up to a maximum width. Longer text is wrapped.
         words = self.label.fontMetrics().horizontalAdvance(self.label.text()) + 2
         self.label.setFixedWidth(min(words, WIDEST, around.width() - 2 * PAD))
         self.adjustSize()

@@ -17,13 +17,15 @@ from torchyard_gui.widgets import NoticeBar
 from torchyard_gui.windows.window_session import SessionState
 
 NAMED = 3
-"""Maximum number of runs that are named; the others are counted. If more hosts than this were lost, only their number
-is shown.
+"""Maximum number of runs that are named; any others are only counted. If more hosts than this were lost, only their
+number is shown.
 """
 
 
 class AbsenceReport(QObject):
-    """Compares each run and each host with its last known state, once, when the first answer about it arrives."""
+    """Compares the state of each run and host with the one that the last window saved, once, when its state is first
+    known.
+    """
 
     run_wanted = Signal(str)
     """Emitted with the ID of a run to show."""
@@ -44,7 +46,7 @@ class AbsenceReport(QObject):
         self.bar.closed.connect(self._forget)
 
     def has_reported(self, run_id: str) -> bool:
-        """Whether the notice reports, or reported before, the end of a run."""
+        """Returns whether this notice has reported the end of a run."""
         return run_id in self._reported
 
     def take_runs(self, runs: Sequence[KnownRun]) -> None:
@@ -71,7 +73,7 @@ class AbsenceReport(QObject):
 
     @property
     def text(self) -> str:
-        """The sentence of the notice. It begins with failed runs; finished runs and lost hosts follow."""
+        """The sentence of the notice, which lists failed runs first, then other ended runs, and then lost hosts."""
         parts = [
             *(self._of_run(run) for run in self._ended[:NAMED]),
             *([self._more(len(self._ended) - NAMED)] if len(self._ended) > NAMED else []),
@@ -114,6 +116,6 @@ class AbsenceReport(QObject):
         return self.tr("{count} hosts were lost ({hosts})").format(count=len(self._lost), hosts=", ".join(self._lost))
 
     def _forget(self) -> None:
-        """Excludes what the user has dismissed from later reports."""
+        """Removes the runs and hosts of the dismissed notice, so that later notices do not repeat them."""
         self._ended.clear()
         self._lost.clear()

@@ -26,7 +26,7 @@ class CloseConfirmation(QObject):
         """Connects the confirmation to the window.
 
         Args:
-            show: Brings the progress of the launch to the front.
+            show: Shows the page with the progress of the launch.
         """
         super().__init__(launching)
         self._window = window
@@ -39,8 +39,8 @@ class CloseConfirmation(QObject):
     def may_close(self) -> bool:
         """Returns whether the window may close now.
 
-        During a launch, returns False and asks the user. If the user confirms, the window closes once the launch has
-        been cancelled.
+        During a launch, the result is False and the user is asked; after a confirmation, the window closes once the
+        launch has been cancelled.
         """
         if not self._launching.is_launching:
             return True

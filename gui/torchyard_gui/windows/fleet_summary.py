@@ -1,4 +1,4 @@
-"""Texts about the fleet for the status bar."""
+"""Summary of the fleet for the status bar."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torchyard_gui.windows.status_bar import StatusText
 def fleet_texts(fleet: FleetModel) -> list[StatusText]:
     """Returns how many hosts answer, and which hosts are in each of the other states.
 
-    Returns a single text if the fleet file is unreadable or empty, or while no host answers because none has been
-    checked or all are still being checked.
+    The result is a single entry if the fleet file is unreadable or empty, or while no host answers because none has
+    been checked or hosts are still being checked.
     """
     if fleet.problem is not None:
         return [("failed", _tr("The fleet file cannot be read: see Fleet"))]
@@ -37,7 +37,7 @@ def fleet_texts(fleet: FleetModel) -> list[StatusText]:
 
 
 def gpu_text(fleet: FleetModel) -> str:
-    """Returns the number of known GPUs as text, or "" if the fleet is empty."""
+    """Returns the number of known GPUs, such as `16 GPUs`, or "" if the fleet is empty."""
     hosts = fleet.facts()
     if not hosts:
         return ""

@@ -36,7 +36,7 @@ DROPPED = (".yaml", ".yml", ".json", ".conf")
 
 @dataclass
 class _Place:
-    """The place of a page in the navigation rail. The page is created on first use."""
+    """The entry of a page in the navigation rail. The page is created on first use."""
 
     title: str
     make: Callable[[], QWidget]
@@ -213,7 +213,7 @@ class MainWindow(QMainWindow):
         self.menu.popup_at(self.rail.menu_button.mapToGlobal(QPoint(self.rail.menu_button.width() + 6, 0)))
 
     def set_fleet_texts(self, texts: list[StatusText], right: str = "") -> None:
-        """Sets the texts about the fleet in the status bar, which are shown on all pages."""
+        """Sets the summary of the fleet in the status bar, which is shown on all pages."""
         self._fleet_texts = texts
         self._right_text = right
         self.refresh_status()

@@ -17,7 +17,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class RunNotifications(QObject):
-    """Reports changes in the states of runs. If a run was never known to be live, it causes no message."""
+    """Reports changes in the states of runs. A run that was never known to be live causes no message."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ WIDTH = 620
 
 
 def _at_left(choice: Segmented) -> QWidget:
-    """Returns a widget that contains a choice at its left. The choice keeps its natural width."""
+    """Returns a widget with a choice field at its left. The choice keeps its natural width."""
     made = QWidget()
     hbox(choice, None, parent=made, margins=FLUSH)
     return made
@@ -79,7 +79,7 @@ class _SettingRow(QWidget):
         return self.text is not None and self.value != self._saved
 
     def show_value(self, value: str, *, enabled: bool) -> None:
-        """Shows the value in the file; for "", shows the default. If the user is editing the text, keeps it."""
+        """Shows the value in the file; "" shows the default. Text that the user is editing is kept."""
         had_draft = self.has_draft
         self._saved = value
         if self.choice is not None:
@@ -212,8 +212,8 @@ class SettingsDialog(QDialog):
     def reject(self) -> None:
         """Closes the dialog.
 
-        If a field has an invalid value, the dialog stays open instead, restores the last valid value of the field, and
-        shows a notice that names the setting.
+        If a field has an invalid value, the dialog stays open instead. The field's last valid value is restored, and a
+        notice names the setting.
         """
         invalid = [row for row in self.rows.values() if row.row.problem]
         for row in invalid:

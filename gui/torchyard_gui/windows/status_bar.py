@@ -1,4 +1,4 @@
-"""The status bar, with texts about the fleet and the current page."""
+"""The status bar, with a summary of the fleet and the status of the current page."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torchyard_gui.widgets.layouts import hbox, remove_widgets
 from torchyard_gui.widgets.text_labels import label
 
 StatusText = str | tuple[str, str]
-"""A text, or the state whose mark is shown before a text, and this text."""
+"""An entry: its text, or a state, whose mark is shown before the text, and the text."""
 
 
 class StatusBar(QFrame):
-    """Bar with texts from the left, each with an optional state mark, and one text at the right."""
+    """Bar with entries at the left, each with an optional state mark, and one line of text at the right."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -30,11 +30,11 @@ class StatusBar(QFrame):
 
     @property
     def texts(self) -> list[str]:
-        """The current texts from the left."""
+        """The text of each entry, from left to right."""
         return [entry if isinstance(entry, str) else entry[1] for entry in self._entries]
 
     def say(self, texts: Iterable[StatusText], right: str = "") -> None:
-        """Replaces the texts. If the texts at the left are the same, keeps their widgets."""
+        """Replaces the entries and the text at the right. The widgets of unchanged entries are kept."""
         wanted = [entry for entry in texts if entry and (isinstance(entry, str) or entry[1])]
         self._right.setText(right)
         if wanted == self._entries:

@@ -50,7 +50,7 @@ def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF
 
 
 def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
-    """Paints, for each folded host, how many slots are booked over time, as bars with texts such as `3 of 4`."""
+    """Paints, for each folded host, how many slots are booked over time, as bars with labels such as `3 of 4`."""
     look = theme()
     since, until = axis.starts[0], axis.days[-1].end
     painter.setFont(look.font("tiny"))
@@ -73,8 +73,8 @@ def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRec
 
 
 def unbooked_boxes(picture: DisplayList, axis: Axis, gpu: str) -> list[QRectF]:
-    """Returns the boxes for a GPU's use without a booking. If it is in use without a booking now, the last box extends
-    to now.
+    """Returns the boxes of the intervals in which a GPU was used without a booking. If it is used now, the last box
+    extends to the current time.
     """
     row = picture.lanes.lane_of.get(gpu)
     if row is None:

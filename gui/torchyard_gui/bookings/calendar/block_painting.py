@@ -24,16 +24,16 @@ LEFT = Align.AlignLeft | Align.AlignVCenter
 LABEL_WIDTH = 120.0
 """Maximum width in pixels of the free space beside a narrow block that is used for a label."""
 RUNS_ON_X = 16
-"""Pixels of the free space beside a narrow block that a label leaves empty."""
+"""Width in pixels of the free space beside a narrow block that a label must leave empty."""
 Measure = Callable[[str, bool], float]
-"""Returns the width of a text in pixels. The second argument says whether the text is bold."""
+"""Function that returns the width of a string in pixels. The second argument says whether the string is bold."""
 READABLE = 42
 """Minimum width in pixels at which a shortened title is still shown."""
 
 
 @dataclass(frozen=True)
 class BlockLabel:
-    """The texts of a block, any of which may be empty.
+    """The strings drawn in and beside a block. Each may be empty.
 
     `title` is bold. `more` is below or after the title, or stands alone. `initial` is the first letter of the owner's
     name, and `outside` is shown beside a narrow block.
@@ -48,7 +48,7 @@ class BlockLabel:
 def label_for(
     width: float, height: float, title: str, person: str, gpus: str, ends: str, beside: float, measure: Measure
 ) -> BlockLabel:
-    """Chooses the texts of a block.
+    """Chooses the label of a block that fits the available space.
 
     Args:
         width: Width available in the block, in pixels.
@@ -96,7 +96,7 @@ class BlockPainter:
         self._metrics = None
 
     def measure(self, text: str, bold: bool) -> float:
-        """Returns the width of a text in the 12 px font."""
+        """Returns the width of a string in the 12 px font, in pixels."""
         width = self._widths.get((text, bold))
         if width is None:
             if self._metrics is None:

@@ -108,7 +108,7 @@ def free_now(
 
 @dataclass(frozen=True)
 class Usage:
-    """How GPUs were actually used, for comparison with the bookings."""
+    """The measured use of GPUs, for comparison with the bookings."""
 
     used: Mapping[str, Sequence[Interval]]
     """For each GPU, the intervals in which it was in use, merged."""

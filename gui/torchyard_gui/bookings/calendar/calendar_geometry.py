@@ -68,7 +68,7 @@ class CalendarGeometry(QAbstractScrollArea):
     def show_rows(self, top: int, bottom: int) -> None:
         """Scrolls until the rows from `top` to `bottom` are visible.
 
-        When scrolling up, leaves room for a host heading above the rows.
+        A scroll upwards also leaves space for a host heading above the rows.
         """
         bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
         if top < bar.value():

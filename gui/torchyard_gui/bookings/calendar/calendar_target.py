@@ -21,8 +21,8 @@ from torchyard_gui.bookings.calendar.lanes import Row
 from torchyard_gui.bookings.calendar.time_axis import Axis
 
 Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
-"""Returns why GPUs cannot be booked from start to end, or "" if they can. The last argument is the booking to change,
-or None.
+"""Function that returns why GPUs cannot be booked from start to end, or "" if they can. The last argument is the
+booking to change, or None for a new booking.
 """
 
 

@@ -156,8 +156,8 @@ class CalendarView(CalendarGeometry):
         self._refresh()
 
     def cancel(self) -> bool:
-        """Ends the gesture in progress. If there is none, ends the keyboard edit; if there is none either, removes the
-        keyboard cursor.
+        """Ends the gesture in progress or, if there is none, the keyboard edit. If neither exists, the keyboard cursor
+        is removed.
 
         Returns:
             Whether there was a gesture, an edit or a cursor to end.
@@ -217,11 +217,11 @@ class CalendarView(CalendarGeometry):
             edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
 
     def drag_step(self) -> float:
-        """Returns the step in seconds to which a drag is rounded. While Alt is pressed, the step is finer."""
+        """Returns the step in seconds to which a drag is rounded. The step is finer while Alt is pressed."""
         return drag_step(self.span, is_fine=self._is_fine)
 
     def snapped(self, second: float) -> float:
-        """Returns the nearest time to which a drag is rounded."""
+        """Rounds a time, in seconds since 1970, to the step of a drag."""
         return self.axis.snapped(second, self.drag_step())
 
     def _take_modifiers(self, event: QMouseEvent) -> None:
@@ -277,9 +277,7 @@ class CalendarView(CalendarGeometry):
         self._paint_moving(painter)
 
     def paint_all(self, painter: QPainter, height: int | None = None) -> None:
-        """Paints the calendar from its first row down to `height`, for benchmarks. If `height` is None, paints only the
-        viewport.
-        """
+        """Paints the calendar from its first row down to `height`, for benchmarks. None paints only the viewport."""
         rect = QRectF(0, 0, self.viewport().width(), height or self.viewport().height())
         self._paint_still(painter, rect, scroll=0 if height else None)
 
@@ -334,7 +332,7 @@ class CalendarView(CalendarGeometry):
     def tooltip_at(self, position: QPoint) -> str:
         """Returns the tool tip at a position, or "" if there is none.
 
-        It contains the time zone, the details of a booking, a GPU's use without a booking, or a host's name.
+        It shows the time zone, the details of a booking, who uses a GPU without a booking, or a host's name.
         """
         if position.y() < M.days_header:
             return self.tr("Times are in {zone}").format(zone=self.axis.zone)

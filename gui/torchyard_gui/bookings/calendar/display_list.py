@@ -50,10 +50,10 @@ class DisplayList:
     used_now: Mapping[str, UseNow] = field(default_factory=dict)
     """The current use without a booking, by slot."""
     by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
-    """The blocks of each lane in the order of their start. The key is the vertical position of the lane."""
+    """The blocks of each lane, sorted by start. The key is the vertical position of the lane."""
 
     def following(self, block: Block) -> tuple[Block, ...]:
-        """Returns the next block on the block's first lane, if there is one."""
+        """Returns the next block on the block's first lane, or an empty tuple if there is none."""
         lane = self.by_lane.get(block.top, ())
         number = bisect_left(lane, block.end, key=_start)
         return lane[number : number + 1]

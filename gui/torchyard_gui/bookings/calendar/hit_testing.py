@@ -40,7 +40,7 @@ def block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
 
 
 def labelled_block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
-    """Returns the nearest block on the left whose label may extend to a position that no block covers."""
+    """For a position that no block covers, returns the nearest block to its left whose label may extend to it."""
     found, nearest = None, LABEL_WIDTH + 14.0
     for block in picture.blocks:
         if block.top > at.y():

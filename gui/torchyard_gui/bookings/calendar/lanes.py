@@ -16,7 +16,7 @@ from torchyard_gui.theme.tokens import METRICS
 
 LANE, HOST, FOLDED = METRICS.lane, METRICS.host_row, METRICS.host_folded
 SHOWN_AT_FIRST = 64
-"""If a fleet has at most this many lanes, no host with GPUs is folded at first."""
+"""Maximum number of lanes of a fleet at which no host with GPUs is folded initially."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _order(slot: Slot) -> tuple[bool, str, int, str]:
 
 
 def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
-    """Returns the hosts that are folded at first.
+    """Returns the hosts that are folded initially.
 
     If there are few slots, the hosts without GPUs are folded, provided that another host has GPUs. If there are many
     slots, all hosts are folded except those in `keep_open`, as long as their lanes fit.

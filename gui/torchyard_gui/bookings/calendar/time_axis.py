@@ -93,9 +93,7 @@ class Axis:
 
 
 def _tick_hours(column: float) -> int:
-    """Returns the number of hours between two labels at which the labels fit into a column; 0 means that there are no
-    labels.
-    """
+    """Returns the smallest interval in hours at which the labels fit into a column, or 0 if there is none."""
     for every in (1, 2, 3, 6, 12):
         if column * every / 24 >= 26:
             return every
@@ -115,7 +113,9 @@ def days_of(span: Span, around: date) -> tuple[date, ...]:
 
 
 def stepped(span: Span, around: date, by: int) -> date:
-    """Returns the same day in the next (1) or previous (-1) span, or the last day of a shorter month."""
+    """Returns the corresponding day in the next (1) or previous (-1) span. In a shorter month, this may be its last
+    day.
+    """
     days = {"day": 1, "week": 7, "agenda": AGENDA_DAYS}
     if span in days:
         return around + timedelta(days=days[span] * by)

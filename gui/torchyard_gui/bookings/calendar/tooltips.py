@@ -1,4 +1,4 @@
-"""Texts about a booking or a cursor position, for tool tips, drags and screen readers."""
+"""Descriptions of a booking or a cursor position, for tool tips, drags and screen readers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def booking_tooltip(booking: Booking, picture: DisplayList, zone: str) -> str:
 
 
 def use_tooltip(slot: Slot, use: UseNow, picture: DisplayList, zone: str) -> str:
-    """Returns a text such as `gpu-a:0 is in use without a booking: kim, since 09:12 or earlier`."""
+    """Returns a tool tip such as `gpu-a:0 is in use without a booking: kim, since 09:12 or earlier`."""
     since = labels.clock(use.since, zone)
     if use.users:
         text = labels.translate("Bookings", "{gpu} is in use without a booking: {users}, since {time} or earlier")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WIDTH = 480
 LISTED = 6
-"""Maximum number of bookings of a series that are listed as not booked. Of any others, only the number is shown."""
+"""Maximum number of refused bookings of a series that are listed; the list ends with the number of any others."""
 FOLLOWING, EVERYTHING = "following", "everything"
 """Values of the field *Applies to* with which a change applies to several bookings of a series."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Asia/Seoul", "Asia/Tokyo")

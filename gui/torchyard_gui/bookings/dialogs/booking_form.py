@@ -79,7 +79,7 @@ def format_time(when: datetime, zone: str) -> str:
 
 
 def command_for(gpus: Sequence[str], start: datetime, end: datetime, title: str, seen: CalendarState) -> str:
-    """Returns the command line that would make the same booking, quoted for a shell.
+    """Returns the command line that would create the same booking, quoted for a shell.
 
     Example: `torchyard book gpu-a:0-1 --from … --to … --zone … --title …`
     """

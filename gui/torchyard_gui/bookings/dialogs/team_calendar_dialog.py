@@ -165,7 +165,7 @@ class TeamCalendarDialog(QDialog):
         self._close(text)
 
     def _created(self, made: TeamSetup) -> None:
-        """Shows the members' addresses and passwords, which are shown only now, and offers to join as admin."""
+        """Shows the members' addresses and passwords, which cannot be shown again, and offers to join as admin."""
         self._made = made
         self.passwords.setText("\n".join(made.lines()))
         self.outcome.show()

@@ -53,7 +53,7 @@ class DrawerLayout(QWidget):
         self._views: tuple[QWidget, ...] = ()
 
     def hold(self, views: Iterable[QWidget], drawers: Iterable[QWidget]) -> None:
-        """Sets the views and drawers. All of them are hidden at first."""
+        """Sets the views and drawers, all of which are initially hidden."""
         self._views = tuple(views)
         for widget in (*self._views, *drawers):
             widget.setParent(self)

@@ -168,7 +168,7 @@ class FindSlotDrawer(Drawer):
         Args:
             unbooked: The first match, if any, of a search in which GPUs in use without a booking count as free, as they
                 do on the waitlist.
-            at_most: A text about the GPUs that are free now.
+            at_most: A sentence about the GPUs that are free now.
         """
         chosen = _same_fit(self.cards[self.chosen].fit, fits) if self.cards else 0
         has_focus = any(card.hasFocus() for card in self.cards)
@@ -206,7 +206,7 @@ class FindSlotDrawer(Drawer):
     def _offer_waitlist(self, fits: Sequence[Fit], unbooked: Sequence[Fit], now: datetime) -> None:
         """Enables or disables the button for the waitlist, and sets its tool tip.
 
-        The button is disabled if the first match begins at the requested time, because waiting would be useless.
+        The button is disabled if the first match begins at the requested time, because there is nothing to wait for.
         """
         first = unbooked[0] if unbooked else None
         self._wait_until = first.end - EARLIER if first is not None else None
@@ -278,7 +278,7 @@ class FindSlotDrawer(Drawer):
         announce(self, self.cards[number].accessibleName())
 
     def _book(self) -> None:
-        """Requests to book the selected match. If there is no match for the current form, requests a search."""
+        """Requests to book the selected match or, if there is no match for the current form, a search."""
         if self._is_stale or not self.cards:
             self.search()
         else:

@@ -19,7 +19,8 @@ from torchyard_gui.widgets.layouts import fill
 class WaitlistDrawer(Drawer):
     """Shows the waitlist.
 
-    `leave_wanted` is emitted with the ID of an entry. `join_wanted` is emitted to open the form to find a slot.
+    `leave_wanted` is emitted with the ID of the entry to remove, and `join_wanted` when the form to find a slot should
+    open.
     """
 
     leave_wanted = Signal(str)

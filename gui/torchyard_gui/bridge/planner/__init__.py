@@ -1,1 +1,1 @@
-"""What the planner and the advisor know: facts and use of hosts, the data of exchanges, and profiles of scripts."""
+"""Inputs of the planner and the advisor: facts and use of hosts, the data of exchanges, and profiles of scripts."""

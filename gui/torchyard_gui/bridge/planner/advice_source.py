@@ -1,4 +1,4 @@
-"""Source of advice and profiles for the window. Both are made on threads, and delivered on the GUI thread."""
+"""Advice and script profiles for the window, computed on background threads and delivered on the GUI thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Failed = Callable[[TorchyardError], None]
 
 
 class AdviceSource:
-    """Makes advice for the design, and measures its script on hosts of the fleet."""
+    """Computes advice for the edited topology, and measures its script on hosts of the fleet."""
 
     def __init__(self, fleet: FleetModel) -> None:
         self._fleet = fleet
@@ -39,7 +39,7 @@ class AdviceSource:
         *,
         without_history: bool = False,
     ) -> Job:
-        """Predicts and recommends.
+        """Predicts the speed of a topology and recommends changes, on a background thread.
 
         Args:
             facts: The hosts with the GPUs that are in use or booked now.
@@ -62,7 +62,7 @@ class AdviceSource:
     def measure(
         self, source: TopologyFile, say: Callable[[str], None], done: Callable[[], None], failed: Failed, owner: QObject
     ) -> Job:
-        """Measures the script. `say` is called with messages about the progress."""
+        """Measures the script on a background thread. `say` is called with messages about the progress."""
         model = self._fleet
         model.questions.begin()
 
@@ -86,7 +86,7 @@ class AdviceSource:
         return model.jobs.run(work, lambda _: done(), failed, owner=owner)
 
     def stop_measuring(self) -> None:
-        """Ends a measurement. Its failure says that it was stopped."""
+        """Stops the measurement in progress, which then fails with an error that says so."""
         if self._measuring is not None:
             self._measuring.cancel()
         self._fleet.questions.hush()

@@ -32,7 +32,7 @@ class ExchangeSource:
     def _bandwidth(self, hosts: Collection[str]) -> float | None:
         """Returns the slowest measured bandwidth between the hosts, in bytes per second.
 
-        If none was measured, returns the slowest bandwidth in the fleet file, or None if the file does not contain the
+        If none was measured, this is the slowest bandwidth in the fleet file, or None if the file does not contain the
         bandwidth of every host.
         """
         measured = BandwidthCache(self._fleet.home.caches / "bandwidth.json").slowest(hosts)

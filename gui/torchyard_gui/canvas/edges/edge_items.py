@@ -1,4 +1,4 @@
-"""Graphics items of edges: hops between two racks, and trunks that many racks share."""
+"""Graphics items of edges: hops, which connect two racks, and trunks, which are lines that many racks share."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
 ABOVE = 0.5
 """The Z value of a trunk with its label. It is above hops, except for those of a selected replica."""
 THICK = 1.5
-"""How much wider a trunk is drawn if it stands for many edges."""
+"""Width in pixels that is added to the line of a trunk that represents many edges."""
 
 
 class TrunkItem(QGraphicsPathItem):
@@ -232,7 +232,7 @@ def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
 
 
 def wrapped_label(text: str, width: float) -> list[str]:
-    """Splits a text into lines for a pill that is at most `width` pixels wide, unless a word is wider."""
+    """Splits a label into lines for a pill that is at most `width` pixels wide, unless a word is wider."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word

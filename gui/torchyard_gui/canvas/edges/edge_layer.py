@@ -32,7 +32,8 @@ class EdgeLayer:
         """Routes the edges and the trunk for a grid of racks or sections. Existing items are reused.
 
         Args:
-            scale: The zoom of the view if lines and texts have the same size at any zoom; 1 if they grow with the zoom.
+            scale: The zoom of the view if lines and labels have the same size at any zoom; 1 if they grow with the
+                zoom.
         """
         lines = self._routed(grid, wiring)
         if scale != 1.0:

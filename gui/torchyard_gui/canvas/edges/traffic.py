@@ -1,7 +1,8 @@
 """The edges that show a strategy's traffic between hosts.
 
-A ring is drawn as a loop, the connections to servers as one line with branches (a trunk), and the exchange of two
-neighbours or the copy of a checkpoint as a line between two hosts. Traffic inside a host has no edge.
+An all-reduce, or an average of worker groups, is drawn as a ring through all hosts that take part, the connections to
+servers as one line with branches (a trunk), and the exchange of two neighbours or the copy of a checkpoint as a line
+between two hosts. Traffic inside a host has no edge.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Port = Literal["trains", "serves", "both"]
 """The role of a host in the exchange: ○ trains, ■ serves, ⊡ does both."""
 
 NEIGHBOUR_HOSTS = 32
-"""Number of hosts above which one loop replaces the edges between neighbours, which would be indistinguishable."""
+"""Number of hosts above which one ring through all hosts replaces the edges between neighbours, because so many edges
+could not be distinguished.
+"""
 
 RING = HopLook()
 NEIGHBOURS = HopLook(dashed=True, arrows=False, ports=("both", "both"))
@@ -44,11 +47,11 @@ class HostTraffic:
     has_reducers: bool = False
     """Whether the hosts that serve run reducers."""
     label: tuple[str, ...] = ()
-    """Parts of the label's text."""
+    """Parts of the trunk's label."""
     count: int = 0
     """The number of edges between replicas that the trunk represents, if it is more than MOST_EDGES; otherwise 0."""
     load: tuple[str, ...] = ()
-    """Parts of the text about how much data the busiest link carries per step."""
+    """Parts of the label that says how much data the busiest link carries per step."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,10 @@ def scaled(lines: Lines, scale: float) -> Lines:
 
 
 def leaving_edges(traffic: Traffic, place_of: Mapping[str, str]) -> Counter[str]:
-    """Returns how many edges of the exchange lead from each place to other places.
+    """Counts, for each section of the canvas, the edges of the exchange between it and other sections.
 
     Args:
-        place_of: Place of each placed replica, such as its section.
+        place_of: Section of each placed replica.
     """
     found: Counter[str] = Counter()
     for bundle in traffic.bundles:

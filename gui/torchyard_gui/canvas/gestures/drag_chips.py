@@ -49,7 +49,7 @@ class DragChips(Gesture):
         """Starts the gesture. If `fits` is None, chips can be clicked but not dragged.
 
         Args:
-            effect: Returns a text that describes a drop's effect. By default, the text is about pinning.
+            effect: Returns a description of a drop's effect, by default that the replicas are pinned.
         """
         self._view = view
         self._scene = scene

@@ -35,7 +35,7 @@ AWAY = (14.0, 18.0)
 
 
 class DragPreview:
-    """The preview is in the scene until `remove` is called. Its size is the same at any zoom."""
+    """Preview that stays in the scene until `remove` is called. Its size is the same at any zoom."""
 
     def __init__(self, scene: QGraphicsScene, chips: Sequence[ChipContent], grip: QPoint, ratio: float = 1.0):
         """Adds the preview to the scene.

@@ -17,8 +17,8 @@ CALM = 3
 
 
 class SnapshotCache(QObject):
-    """Cache that is used until `end` is called. A change of the scene discards the snapshot; later, another one is
-    taken.
+    """Cache that is used until `end` is called. A change of the scene discards the snapshot, and a new one is taken
+    after further mouse moves.
     """
 
     def __init__(self, view: ZoomView, scene: TopologyScene, carried: QGraphicsItem):

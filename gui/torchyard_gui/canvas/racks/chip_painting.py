@@ -241,7 +241,7 @@ def _coarse_number(chip: ChipContent) -> tuple[str, int]:
 
 
 def meter_box(box: Box, chip: ChipContent, level: Level) -> QRectF:
-    """Returns the place of a meter, which is below the texts or, in a low chip, beside the enlarged number."""
+    """Returns the rectangle of a meter, which is below the text or, in a low chip, beside the enlarged number."""
     inset = 4
     height = COARSE_METER if level is Level.COARSE else M.meter
     if level is Level.COARSE and box.height < M.slot_height:
@@ -262,7 +262,7 @@ def _paint_meter(painter: QPainter, box: QRectF, meter: float, tint: str) -> Non
 
 
 def _paint_more(painter: QPainter, box: Box, chip: ChipContent, level: Level) -> None:
-    """Paints a further piece of a replica whose GPUs are not adjacent, with a pale badge and number."""
+    """Paints a piece after the first one of a replica whose GPUs are not adjacent, with a pale badge and number."""
     painter.save()
     painter.setOpacity(painter.opacity() * 0.55)
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.middle[1] - M.badge / 2, M.badge)

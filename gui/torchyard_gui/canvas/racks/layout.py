@@ -38,11 +38,11 @@ class RackLayout:
     slots: Mapping[int, Box] = field(default_factory=dict)
     """Boxes of the slots, by GPU index."""
     chips: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)
-    """Boxes of each replica's chip, by replica. The first box contains the texts."""
+    """Boxes of each replica's chip, by replica. The first box contains the chip's text."""
     rule: float = 0
     """Vertical position of the line above the footer."""
     words: Box | None = None
-    """The box in the tray for the reasons."""
+    """In the tray, the box for the reasons why replicas could not be placed."""
     width: float = M.rack
 
     @property
@@ -52,7 +52,7 @@ class RackLayout:
 
     @property
     def slots_top(self) -> float:
-        """The top of the slots and chips, below the header and the reasons in the tray."""
+        """Vertical position of the first row of slots and chips, below the header and, in the tray, the reasons."""
         tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
         return min(tops, default=self.rule)
 
@@ -98,7 +98,9 @@ def lay_rack(gpus: Sequence[int], on_gpus: Sequence[tuple[str, tuple[int, ...]]]
 
 
 def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
-    """Lays out the tray, with room for `lines` lines of reasons above the chips."""
+    """Lays out the tray, which holds the replicas that are not placed, with space for `lines` lines of reasons above
+    them.
+    """
     words = Box(PAD, M.rack_header, INNER, lines * LINE)
     top = words.bottom + (PAD if lines else 0)
     shown = names[:TRAY_MOST]
@@ -146,7 +148,7 @@ def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
                 continue
         joined.append((first, last, rows))
     boxes = [_block(first, last, rows) for first, last, rows in joined]
-    # The first box contains the texts of the chip, so it must be the widest.
+    # The first box contains the text of the chip, so it must be the widest.
     widest = max(range(len(boxes)), key=lambda at: (boxes[at].width, -at), default=0)
     return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
 
@@ -269,8 +271,8 @@ def arrange(
 def best_columns(heights: Sequence[float], width: float, height: float, rack_width: float = M.rack) -> int:
     """Returns the number of columns at which racks of these heights appear largest in a view, up to full size.
 
-    Of several arrangements with the same size, the one that is closest to a square is chosen, because it keeps loops
-    short; of two such arrangements, the wider one.
+    Of several arrangements with the same size, the one that is closest to a square is chosen, because it keeps the
+    edges of a ring short; of two such arrangements, the wider one.
     """
     number = len(heights)
     if number <= 1 or width <= 0 or height <= 0:

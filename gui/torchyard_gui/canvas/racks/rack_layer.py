@@ -16,11 +16,11 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class RackLayer(Mapping[str, RackItem]):
-    """The racks by key: hosts in the order of the fleet or frames of groups, and then the tray."""
+    """The racks by key: the hosts in the order of the fleet, or the frames of groups, and then the tray."""
 
     def __init__(self, ground: QGraphicsItem):
         self.grid = Grid(1)
-        """The place of each rack."""
+        """The position of each rack."""
         self._ground = ground
         self._items: dict[str, RackItem] = {}
         self._key_of: dict[str, str] = {}
@@ -126,7 +126,7 @@ class RackLayer(Mapping[str, RackItem]):
         return self._items.get(self._key_of.get(name, "?"))
 
     def rect_of(self, name: str) -> QRectF:
-        """Returns the box of the first piece of a replica's chip. The box is empty if the chip is not drawn."""
+        """Returns the box of the first piece of a replica's chip, or an empty box if the chip is not drawn."""
         item = self.holder_of(name)
         boxes = item.pieces(name) if item is not None else ()
         return QRectF(*boxes[0]).translated(item.pos()) if item is not None and boxes else QRectF()

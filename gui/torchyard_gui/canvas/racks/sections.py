@@ -1,4 +1,4 @@
-"""The sections of a canvas with many hosts: hosts with the same value of a label are under one heading."""
+"""The sections of a canvas with many hosts: hosts with the same value of a label form a section with one heading."""
 
 from __future__ import annotations
 

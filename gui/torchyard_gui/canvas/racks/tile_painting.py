@@ -39,7 +39,7 @@ def paint_tile(
 ) -> None:
     """Paints a rack in its own coordinates.
 
-    Texts, gaps and corners have the same size on the screen at any `zoom`.
+    Text, gaps and corners have the same size on the screen at any `zoom`.
     """
     members = states if states is not None else {}
     looks = [members[chip.name] for chip in rack.chips if chip.name in members]
@@ -144,7 +144,7 @@ _PARTS = {
     "reducer": ((0.3, 0.0, 0.4, 1.0),),
     "evaluator": ((0.0, 0.0, 0.5, 1.0),),
 }
-"""Which parts (left, top, width, height) of a cell that has no space for a badge are filled, by role."""
+"""The filled parts of a cell without space for a badge, by role, as fractions (left, top, width, height)."""
 
 
 def _paint_small(painter: QPainter, rect: QRectF, role: str) -> None:

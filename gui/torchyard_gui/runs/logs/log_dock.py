@@ -100,7 +100,7 @@ class LogDock(QWidget):
             self._settle.start()
 
     def set_run(self, feed: RunFeed | None) -> None:
-        """Shows the logs of another run, at first the log of the first failed replica or, if none has failed, of the
+        """Switches to another run, initially to the log of its first failed replica or, if none has failed, of its
         first replica.
         """
         self._run_feed = feed
@@ -115,8 +115,8 @@ class LogDock(QWidget):
     def refresh(self) -> None:
         """Updates the replicas in the choice of logs.
 
-        Unless the user chose a log, shows the log of the first failed replica or, if none has failed, of the first
-        replica.
+        Unless the user has chosen a log, the log of the first failed replica is shown or, if none has failed, that of
+        the first replica.
         """
         if self._run_feed is None:
             return

@@ -60,7 +60,7 @@ class LogLoader(QObject):
                 self.feeds[number].read(offset, BLOCK, self._taker(number, offset))
 
     def search(self, text: str, begin: Place, *, backwards: bool, done: Callable[[Place | None], None]) -> None:
-        """Searches for the next match of a text. If another search is in progress, replaces it.
+        """Searches for the next match of a string. A search in progress is replaced.
 
         Args:
             done: Called with the place of the match, or None if there is none.

@@ -15,7 +15,7 @@ from torchyard_core.launch.runs.log_times import LogTimes
 from torchyard_gui.runs.logs.paged_log import KEPT, Line, MissingPage, PagedLog
 
 Place = tuple[float, int, int]
-"""Where a line begins: seconds since 1970, log number, and byte offset. Places have the order of the merged log."""
+"""Where a line begins: seconds since 1970, log number, and byte offset. Places sort in the order of the merged log."""
 
 TOP: Place = (-1.0, -1, 0)
 END: Place = (math.inf, -1, 0)
@@ -96,7 +96,7 @@ class MergedLog:
     def line_from(self, number: int, place: Place) -> int:
         """Returns the offset of the first line at or after a place in a log.
 
-        If the page in which the line begins is not loaded, returns the offset of a byte within the line.
+        If the page in which the line begins is not loaded, this is the offset of a byte within the line.
         """
         try:
             first = self._first(number, place)
@@ -161,7 +161,7 @@ class MergedLog:
         return sum(self.offset(number, place) for number in range(len(self))) / max(1, self.size)
 
     def near(self, share: float) -> Place:
-        """Returns the place of a line such that about the fraction `share` of all bytes is before it.
+        """Returns the place of a line before which lies about the fraction `share` of all bytes.
 
         Raises MissingPages if pages must be loaded first.
         """

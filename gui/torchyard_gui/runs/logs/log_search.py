@@ -89,7 +89,7 @@ class LogSearch:
 
 
 class LogMatches:
-    """Counts the lines that contain a text, in the first MOST_READ bytes of the logs. `advance` counts new lines."""
+    """Counts the lines that contain a string, in the first MOST_READ bytes of the logs. `advance` counts new lines."""
 
     def __init__(self, log: MergedLog, feeds: Sequence[LogFeed], text: str, changed: Callable[[], None]):
         """Starts counting. `changed` is called at the end of each count."""

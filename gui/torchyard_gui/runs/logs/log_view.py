@@ -57,7 +57,7 @@ class LogView(QAbstractScrollArea):
         self._widest = 0
         self._hit = ""
         self._selected: tuple[Place, Place] | None = None
-        """(anchor, other end) as places of lines."""
+        """The selected lines, as the places of the anchor and of the other end."""
         self._later: Callable[[], None] | None = None
         """A scroll operation to repeat once a missing page is loaded."""
         self._soon = QTimer(self, singleShot=True)
@@ -120,7 +120,7 @@ class LogView(QAbstractScrollArea):
     def search(self, text: str, *, backwards: bool) -> None:
         """Searches from the selected line; without one, forwards from the first visible line or backwards from the end.
 
-        `search_ended` is emitted with the result. An empty text removes the marks of matches.
+        `search_ended` is emitted with the result. An empty string removes the highlighting of matches.
         """
         self.cancel_search()
         self._hit = text
@@ -336,7 +336,7 @@ class LogView(QAbstractScrollArea):
         self._lay_out()
 
     def _when_here(self, go: Callable[[], None]) -> None:
-        """Scrolls by calling `go`. If pages are missing, requests them, and tries again when they are loaded."""
+        """Scrolls by calling `go`. Missing pages are requested, and `go` is called again when they are loaded."""
         try:
             go()
         except MissingPages as missing:

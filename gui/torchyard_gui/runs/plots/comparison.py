@@ -68,7 +68,7 @@ class Comparison(QWidget):
         close = tool_button("close", self.tr("Show one run (Esc)"), self.closed)
         slots = [*KINDS, *(f"{OWN}{number}" for number in range(MOST_OWN))]
         self.plots = {slot: make_plot("", "", parent=self) for slot in slots}
-        """Plots by slot; the last ones hold metrics that the scripts name."""
+        """Plots by slot; the last ones show metrics that scripts define."""
         self._shared = SharedAxis(self.plots.values(), self)
         self._grid = QGridLayout()
         self._grid.setSpacing(12)

@@ -21,7 +21,7 @@ If more curves have a value, only the smallest and the largest value are shown. 
 """
 
 Values = Sequence[tuple[str, QPen]]
-"""Texts, each with the pen of its curve."""
+"""Formatted values, each with the pen of its curve."""
 
 
 class Crosshair(QObject):
@@ -127,7 +127,7 @@ class Readout(QWidget):
 
     @property
     def text(self) -> str:
-        """The position and the values as one text."""
+        """The position and the values as one string."""
         return " ".join([self._time, *(text for text, _ in self._values)])
 
     def show_values(self, time: str, values: Values) -> None:

@@ -16,7 +16,9 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import draw_elided
 
 HEAD, NOTE, LINE, SENTENCE = 24, 16, 44, 22
-"""Heights in pixels of the line with name and value, of a note below it, of the plot, and of a sentence instead."""
+"""Heights in pixels of the line with name and value, of a note below it, of the plot, and of the sentence that replaces
+the plot.
+"""
 GAP = 12
 """Least distance in pixels between the name and the value."""
 
@@ -59,7 +61,7 @@ class MiniPlot(QWidget):
 
         Args:
             value: Latest value as text.
-            note: What the value is about, such as the name of a replica.
+            note: What the value refers to, such as the name of a replica.
             fixed: Range of the axis, by default that of the data.
             calm: Whether a small range is widened, so that noise of a few percent does not fill the plot.
             sentence: Text that is shown if there is no line.
@@ -86,7 +88,7 @@ class MiniPlot(QWidget):
 
     @property
     def _head(self) -> int:
-        """Height of the texts above the plot."""
+        """Height in pixels of the text above the plot."""
         return HEAD + (NOTE if self._is_note_below else 0)
 
     @property
@@ -174,7 +176,7 @@ def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:
 
 
 def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Returns at most `count` values. If there are more, returns the means of equally long intervals."""
+    """Returns at most `count` values. More values are reduced to the means of equally long intervals."""
     if len(values) <= count:
         return values
     share = -(-len(values) // count)

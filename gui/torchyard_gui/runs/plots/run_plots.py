@@ -40,7 +40,9 @@ MOST = 16
 """Maximum number of curves, because more could not be distinguished."""
 KEYS_ACROSS = 6
 LEAST_SPAN_S = 60.0
-"""Minimum range of the time axis in seconds, because the plot of a new run would otherwise be stretched."""
+"""Minimum range of the time axis in seconds, so that the few samples of a new run are not stretched over the whole
+plot.
+"""
 WHOLE_RUN = math.inf
 SPANS = (300.0, 1800.0, 7200.0)
 """Ranges of the time axis, in seconds, from which the user can choose."""
@@ -153,7 +155,7 @@ class Plots(QWidget):
         plot.getPlotItem().getViewBox().setYRange(0, 1, padding=0)
 
     def _offer_metrics(self) -> None:
-        """Offers the custom metrics of the selected replicas. If possible, keeps the current choice."""
+        """Offers the custom metrics of the selected replicas. The current choice is kept if it is still offered."""
         tracks = self._feed.picture.tracks if self._feed else {}
         found = sorted({own for name in self._names if name in tracks for own in tracks[name].ring.own})
         if found == [self.reported.itemText(row) for row in range(self.reported.count())]:
@@ -170,9 +172,9 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """The kinds of those chosen plots that have values, or all of them if none has.
+        """The kinds of the chosen plots that have values, or of all chosen plots if none has values.
 
-        Under some strategies, a step lacks some parts.
+        With some strategies, a step lacks some of its parts.
         """
         kinds = CHOICES[self.choice.value]
         if self.choice.value == "own" or self._feed is None:
@@ -299,7 +301,7 @@ class Plots(QWidget):
         return plot
 
     def _say_nothing(self) -> None:
-        """Shows the plots; if there is no curve, shows a sentence that says why."""
+        """Shows the plots or, if there is no curve, a sentence that says why."""
         tracks = self._feed.picture.tracks if self._feed else {}
         has_curves = any(len(tracks[name].ring) > 1 for name in self._names if name in tracks)
         if not has_curves:

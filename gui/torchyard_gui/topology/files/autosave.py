@@ -16,7 +16,7 @@ from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
 from torchyard_gui.widgets.next_steps import error_text
 
 AFTER_MS = 2000
-"""Milliseconds from the last change until a snapshot is written."""
+"""Delay in milliseconds from the last change to the writing of a snapshot."""
 
 
 class Autosave(QObject):
@@ -72,7 +72,7 @@ def tr(text: str) -> str:
 
 
 def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor) -> None:
-    """Offers to restore the latest unsaved work. Once the user decides, offers the next older one."""
+    """Offers to restore the latest unsaved work. After the user's decision, the next older work is offered."""
     work = next(iter(autosave.unsaved_work()), None)
     if work is None:
         return
@@ -101,7 +101,7 @@ def restore_session(
 ) -> None:
     """Opens the file of the last window and applies its unsaved changes, which a single undo reverts.
 
-    If the file has been changed since, only offers to restore the unsaved work.
+    If the file was written after these changes, they are not applied; the notice of `offer_recovery` still offers them.
     """
     if path is not None:
         files.open_now(path)

@@ -16,7 +16,9 @@ from torchyard_gui.widgets.text_labels import Divider, SectionLabel
 
 NAME_WIDTH = 112
 LEAST_WIDTH = 72
-"""Minimum width of a field in pixels, which does not depend on its text. A longer text is shortened or wrapped."""
+"""Minimum width of a field in pixels, which does not depend on its text. Text that does not fit is shortened or
+wrapped.
+"""
 
 Change = Callable[[str, Any, str], str]
 """Called with (key, new value, label of the key). Returns the reason for a refusal, or "" if the value is accepted."""
@@ -95,5 +97,5 @@ class Group(QWidget):
         row.set_problem(why)
         announce(row, f"{row.name.text()}: {why}", urgent=True)
         if isinstance(field := self.field(key), ChoiceField):
-            # Text that was refused is kept, so that the user can correct it. A choice that was refused is reset.
+            # Refused text is kept, so that the user can correct it. A refused choice is reset.
             field.set_values([getattr(block, key) for block in self._blocks])

@@ -1,9 +1,9 @@
 """Fields that show and change one value in several blocks together.
 
 `set_values` takes the value of each block. If the values differ, the field is empty and shows a placeholder.
-`committed` is emitted with the new value for all blocks. If the field expects a number and the text is not one,
-`committed` is emitted with the text, and torchyard_core refuses it with a message. For other text that cannot be
-parsed, `misread` is emitted with a message.
+`committed` is emitted with the new value for all blocks. If a field for a number contains other text, `committed` is
+emitted with the text, and torchyard_core refuses it with a message. For other text that cannot be parsed, `misread` is
+emitted with a message.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ INSET = 2
 
 
 class ElidedLine(QLineEdit):
-    """A line edit that shortens its text while it does not have the focus. The tool tip then begins with the whole
-    text.
-    """
+    """A line edit that elides its text while it has no focus. The tool tip then begins with the whole text."""
 
     taken_at_end = 0
     """Width in pixels that a button occupies at the end of the field."""
@@ -117,7 +115,7 @@ class LinesField(QPlainTextEdit):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._fit()  # If the width changes, the lines are wrapped differently.
+            self._fit()  # The height depends on the width, at which the lines are wrapped.
 
     def set_values(self, values: Sequence[Any]) -> None:
         value, same = one_of(values)

@@ -120,7 +120,7 @@ def duration(value: float, facts: ExchangeFacts) -> str:
 
 
 def basis_sentence(facts: ExchangeFacts) -> str:
-    """Returns the sentence that says on what the durations are based, or what M and B mean."""
+    """Returns a sentence that names the data from which durations are computed, or defines M and B."""
     if facts.gradient_bytes is None:
         return tr(
             "M is the size of the gradients, B the bandwidth of a host's link. Times are shown after the first run of "
