@@ -1,4 +1,4 @@
-"""Topologies that a fleet could run: every strategy with other numbers of workers, servers, reducers and groups."""
+"""Candidate topologies for a fleet: every strategy with different numbers of workers, servers, reducers and groups."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Scan:
         self._size = float(self._of[room.trainers[0]].model_bytes)
 
     def numbers(self) -> list[int]:
-        """Returns the numbers of trainers that are considered."""
+        """Returns the trainer counts to consider, smallest first."""
         most = len(self._room.trainers)
         per_host = max(Counter(self._room.trainers).values())
         return [
@@ -202,7 +202,7 @@ class Scan:
         return mixed_time(trainers, servers) * self._size / (slowest_rate * SERVED_EFFICIENCY)
 
     def _served(self, hosts: Sequence[int]) -> list[float]:
-        """Returns the time of an exchange with 1, 2, … servers. Hosts without trainers get servers first."""
+        """Returns the durations of an exchange with 1, 2, … servers. Hosts without trainers get servers first."""
         used = Counter(hosts)
         order = sorted(self._room.servers, key=lambda host: host in used)
         total = len(hosts) * self._ranks
@@ -217,7 +217,10 @@ class Scan:
 
 
 def strategy_for(topology: Topology, counts: Counts) -> Topology:
-    """Returns the topology with another strategy, which keeps those settings that have an effect under it."""
+    """Returns the topology with the strategy and groups of a candidate.
+
+    Settings that have no effect under this strategy are reset.
+    """
     spec = spec_of(counts.kind)
     changes = {
         key: Strategy.model_fields[key].get_default(call_default_factory=True)
@@ -231,7 +234,7 @@ def strategy_for(topology: Topology, counts: Counts) -> Topology:
 
 
 def topology_for(topology: Topology, counts: Counts, hosts: Sequence[str] = ()) -> Topology:
-    """Returns the topology with the strategy and the numbers of a candidate.
+    """Returns the topology with the strategy and the counts of a candidate.
 
     Args:
         hosts: The only hosts that the pool of trainers may use; empty for all hosts that the topology allows.
@@ -289,7 +292,7 @@ def counts_of(topology: Topology) -> Counts:
 
 
 def layout_of(topology: Topology, slots: dict[str, Slot], fleet: AdvisedFleet) -> Layout | None:
-    """Returns the layout of a placed topology; None if a trainer or server has no place or no profile."""
+    """Returns the layout of a placed topology; None if a trainer or server is not placed or has no profile."""
     replicas = replicas_of(topology)
     role = spec_of(topology.strategy.kind).server_role
     needed = [each for each in replicas if each.role.trains or each.role is role]

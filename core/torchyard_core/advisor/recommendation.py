@@ -200,7 +200,7 @@ def _best_of_each(found: Iterable[Alternative]) -> tuple[Alternative, ...]:
 
 
 def _sizing_remarks(fleet: AdvisedFleet, fastest: Alternative) -> list[str]:
-    """Returns the sizing rule of reduction servers, if they are recommended and have slower links."""
+    """Returns a remark with Vertex AI's sizing rule if reducers on hosts without trainers are recommended."""
     if fastest.counts.kind is not StrategyKind.REDUCTION_SERVER or not fastest.counts.servers:
         return []
     names = {*fastest.prediction.bytes_by_host} - {*fastest.hosts}
@@ -249,7 +249,7 @@ class _Advisor:
         return self._placed(counts_of(self._topology), self._topology)
 
     def curve(self, fastest: Alternative) -> tuple[tuple[CurvePoint, ...], list[Alternative]]:
-        """Returns samples/s by number of trainers, with the best number of servers for each, and the topologies."""
+        """Returns samples/s by number of trainers, each with the best number of servers, and the topologies."""
         best: dict[int, Counts] = {}
         for _, counts in self._scanned:
             if counts.kind is fastest.counts.kind:

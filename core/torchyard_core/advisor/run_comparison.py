@@ -57,7 +57,7 @@ class PredictedStep:
     """Computing time of each trainer."""
 
     def of(self, compute_s: float) -> StepTimes:
-        """Returns the parts of the step for a trainer with this computing time. It waits for the rest of the step."""
+        """Returns the parts of the step for a trainer with this computing time. The rest is waiting time."""
         return StepTimes(compute_s, self.exchange_s, max(0.0, self.step_s - self.exchange_s - compute_s))
 
     @property

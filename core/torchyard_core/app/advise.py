@@ -91,7 +91,7 @@ def advise_topology(
 
 
 def available_hosts(calendar: Calendar, zone: str, known: Sequence[HostFacts]) -> Sequence[HostFacts]:
-    """Returns the hosts without the GPUs that other users have booked now. Raises the calendar's errors."""
+    """Returns the hosts without the GPUs that other users have booked at present. Raises the calendar's errors."""
     return LaunchBooking(calendar, zone, BookingOptions()).choices(known)[-1]
 
 

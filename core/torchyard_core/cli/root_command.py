@@ -159,7 +159,7 @@ def main() -> None:
 def _explained(error: Exception) -> TorchyardError:
     """Returns the error to print for an unexpected exception.
 
-    For errors other than those in _SYSTEM_HINTS, writes the traceback to a file that the hint names.
+    For errors other than those in _SYSTEM_HINTS, the traceback is written to a file that the hint names.
     """
     if isinstance(error, OSError) and error.errno in _SYSTEM_HINTS:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""

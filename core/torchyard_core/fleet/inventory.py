@@ -70,7 +70,7 @@ class Host(FrozenModel):
     data_address: Word | None = None
     """Address for training traffic. By default, the address from which the host reaches the primary's host."""
     interface: Word | None = None
-    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface that has this address."""
+    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface that has `data_address`."""
     transport: Transport = Transport.PARAMIKO
     """`openssh` uses the system's ssh, for example for Kerberos or FIDO."""
     python: str | None = None

@@ -20,7 +20,7 @@ MAX_DEPTH = 4
 _BEFORE = {"nohup", "sudo", "exec", "time", "setsid"}
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _SSH_TAKES = set("BbcDEeFIiJLlmOopQRSWw")
-"""Options of `ssh` with a value."""
+"""Options of `ssh` that take a value."""
 _BETWEEN = {"&&", "||", ";", "&", "|"}
 _REDIRECTION = re.compile(r"(?:[0-9]|&)?(?:>>?|<)")
 

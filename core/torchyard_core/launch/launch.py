@@ -112,7 +112,7 @@ class Launch:
     _root: str | None = None
     """The root hash of the run's code, once it was sent."""
     _code: str | None = None
-    """The hash of the program's files among them."""
+    """The hash of the program's files in the run's code, as in `RunRecord.code`."""
 
     def __post_init__(self) -> None:
         self._progress = LaunchProgress(self.on_event, self.on_check, self.on_progress)

@@ -96,11 +96,10 @@ class Planner:
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """Returns a plan on GPUs that the calendar allows.
+        """Returns a plan on GPUs that the calendar allows; on all GPUs if there is no such plan or no calendar.
 
-        If there is no such plan, or no calendar, returns a plan on all GPUs.
-
-        If a plan on all GPUs cannot start, it contains the problems. If it can, the calendar may raise its refusal.
+        A plan on all GPUs that cannot start contains the problems. For one that could start, the calendar may raise its
+        refusal.
         """
         if self._reserving is not None:
             for choice in self._reserving.choices(known):

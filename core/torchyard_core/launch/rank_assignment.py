@@ -25,7 +25,7 @@ TRAINERS_GANG = "trainers"
 
 @dataclass(frozen=True, slots=True)
 class PlannedReplica:
-    """A replica with its place in the cluster. `host` is None if no host has capacity for it."""
+    """A replica with its host, GPUs, gang and ranks. `host` is None if no host has capacity for it."""
 
     replica: Replica
     gang: str

@@ -186,7 +186,7 @@ def close_engine(engine: Engine) -> None:
 def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
     """Connects with libpq's own mechanisms (PGPASSWORD, ~/.pgpass, a certificate).
 
-    If they are not sufficient, uses the password in the keyring.
+    If they are not sufficient, the password in the keyring is used.
     """
     import psycopg
 

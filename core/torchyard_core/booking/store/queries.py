@@ -44,7 +44,7 @@ class BookingQueries:
     _session: StoreSession
 
     def now(self) -> datetime:
-        """Returns the time of the calendar; see `StoreSession.now`."""
+        """Returns the current time by the calendar's clock; see `StoreSession.now`."""
         with self._session.transaction() as connection:
             return self._session.now(connection)
 
@@ -64,7 +64,7 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Returns the bookings that overlap the period, by start.
+        """Returns the bookings that overlap the period, ordered by start.
 
         With `live`, only bookings that hold their GPUs are returned.
         """
@@ -319,7 +319,7 @@ class BookingQueries:
             raise StoreUnreadable(self._session.place, f"the rules ({error})") from None
 
     def logins(self) -> tuple[Login, ...]:
-        """Returns the persons behind UNIX users on hosts."""
+        """Returns the entries that assign UNIX user names on hosts to team members."""
         with self._session.transaction() as connection:
             return tuple(Login(*row) for row in connection.execute(select(tables.logins)).all())
 

@@ -82,8 +82,8 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
     """Returns the bookings of the coming days, and the exit code.
 
-    If the database is unavailable, returns the last known bookings. After any other calendar error, returns an empty
-    view with the exit code of the error.
+    If the database is unavailable, the bookings are the last known ones. After any other calendar error, the view is
+    empty, and the exit code is that of the error.
     """
     try:
         return calendar.view_around(now, now + LOOK_AHEAD), 0

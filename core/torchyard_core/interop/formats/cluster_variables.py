@@ -132,7 +132,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
 
 
 def _plans(topology: Topology) -> list[ReplicaPlan]:
-    """Returns plans of the replicas that contain only what names and addresses require."""
+    """Returns plans of the replicas in which only the fields for names and addresses have meaningful values."""
     addresses = addresses_for(topology)
     return [
         ReplicaPlan(

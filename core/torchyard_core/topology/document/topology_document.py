@@ -197,7 +197,7 @@ class TopologyDocument:
         self.changed.emit()
 
     def save(self, path: Path | str | None = None) -> None:
-        """Writes the file atomically. With `path`, saves the document under another name.
+        """Writes the file atomically. With `path`, the document is saved under another name.
 
         Raises FileProblem with the code `no_file`, `broken_file`, `read_only_file`, `changed_on_disk` (see `keep_mine`)
         or `unwritable_file`.
