@@ -27,7 +27,7 @@ SAME_RESULT = (StrategyKind.ALL_REDUCE, StrategyKind.REDUCTION_SERVER, StrategyK
 OTHER_RESULT = (StrategyKind.DOWNPOUR, StrategyKind.HOGWILD, StrategyKind.DILOCO)
 """Strategies that change the result of training."""
 ALL_COUNTS_UP_TO = 64
-"""Up to this number of trainers, every number is considered; above it, only multiples of the trainers per host."""
+"""Number of trainers up to which every number is considered; above it, only multiples of the trainers per host are."""
 UNCHECKED_TRAINERS = 8
 """Number of GPU trainers that are assumed to fit on a host whose hardware is unknown."""
 
@@ -186,7 +186,7 @@ class Scan:
             inner = slowest.gradient_s + optimizer if groups == count else together
             share = 2 * (groups - 1) / groups / (slowest_rate * SERVED_EFFICIENCY)
             if StrategyKind.HOGWILD in kinds:
-                # Training never waits for an exchange.
+                # Under Hogwild, training never waits for an exchange.
                 yield speed(StrategyKind.HOGWILD, inner, inner), Counts(StrategyKind.HOGWILD, count, 0, groups)
             if StrategyKind.DILOCO in kinds:
                 size = slowest.float32_bytes * WIRE_SHARE[self._strategy.wire]

@@ -465,7 +465,7 @@ class _Predictor:
             host, load = group[0], ring[group[0]]
             exchange = max(load.sent, load.received) * self.size / (self.rates[host] * SERVED_EFFICIENCY)
             exchange = (exchange + load.local * self.size / local) / masters[host]
-            interval = max(every, exchange / parts.step_s)  # Training never waits for an exchange.
+            interval = max(every, exchange / parts.step_s)  # A long exchange delays the next one, not training.
             copying = self._passes(2 * TRAINER_PASSES) * self.size / interval
             copies[f"CPU of {self.hosts[host].name}"] = copying
             steps.append(parts.step_s + copying)

@@ -28,7 +28,7 @@ from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandw
 from torchyard_core.topology.strategies.registry import spec_of
 
 NEARLY = 0.9
-"""The topology with the fewest GPUs must reach this fraction of the fastest topology's samples/s."""
+"""Minimum fraction of the fastest topology's samples/s that the topology with the fewest GPUs must reach."""
 SIMULATED = 3
 """Number of candidates per strategy that are placed and simulated."""
 CURVE_POINTS = 16
@@ -281,7 +281,7 @@ class _Advisor:
         return None if made is None else made.prediction.samples_s - fastest.prediction.samples_s
 
     def _alternative(self, counts: Counts) -> Alternative | None:
-        """Returns a candidate as the planner places it, or on the fastest hosts if that is faster."""
+        """Returns a candidate on the hosts that the planner chooses, or on the fastest hosts if that is faster."""
         best = self._on(counts, ())
         wanted = tuple(dict.fromkeys(self._fleet.hosts[host].name for host in self._room.trainers[: counts.trainers]))
         if best is not None and {*best.hosts} == {*wanted}:

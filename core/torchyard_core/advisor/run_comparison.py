@@ -27,7 +27,7 @@ MEASURED_STATES = ("running", "stopping", "succeeded", "stopped")
 FIRST_STEPS = 5
 """Number of steps at the start of a run that are not compared, since they include the warm-up."""
 SMALLEST_SHARE = 0.05
-"""If the exchange is a smaller share of the predicted step, it is not compared, because noise would dominate."""
+"""Minimum share of the predicted step from which the exchange is compared. Below it, noise would dominate."""
 
 
 @dataclass(frozen=True)

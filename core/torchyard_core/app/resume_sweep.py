@@ -88,7 +88,7 @@ def resume_sweep(
 
 
 def _continuation(desktop: Desktop, run_id: str) -> RunRecord | None:
-    """Returns the newest of the sweeps that continue a sweep one after the other, or None if none does.
+    """Returns the newest sweep in the chain of sweeps that continue this one, or None if there is none.
 
     Raises HostError if it is not known whether one of them has begun.
     """

@@ -27,7 +27,7 @@ from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 AT_MOST = 1000
 """Maximum number of drafts of one import."""
 EXPANDED_AT_MOST = 10_000
-"""Once more than this number of occurrences have been expanded, the remaining events of the file are skipped."""
+"""Number of expanded occurrences after which the remaining events of the file are skipped."""
 MAX_BYTES = 10_000_000
 FIRST_LOOK = timedelta(days=366)
 """The length of the first period for which a recurring event is expanded. Each further period is twice as long."""

@@ -47,7 +47,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # Otherwise an error at exit would be printed as a traceback.
+            sys.stdout.flush()  # Without this flush, a write error at exit would be printed as a traceback.
             return result
         except BrokenPipeError as error:
             if not is_unread():

@@ -152,7 +152,7 @@ def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
 
 
 def _keys_of_invalid(text: str) -> dict[str, Any]:
-    """Returns the keys of a text that does not parse. They determine the reader that reports the error."""
+    """Returns the keys in text that does not parse. They determine the reader that reports the error."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
     keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
     if "cluster" in keys:

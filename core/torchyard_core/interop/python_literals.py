@@ -30,7 +30,7 @@ _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(
 
 
 def is_script(text: str) -> bool:
-    """Returns whether a text contains Python statements and is not a YAML or JSON list or mapping."""
+    """Returns whether `text` contains Python statements and is not a YAML or JSON list or mapping."""
     if not _STATEMENT.search(text):
         return False
     try:
@@ -48,7 +48,7 @@ def script_in(text: str, source: str) -> PythonText | None:
 
 
 class PythonText:
-    """A text that parses as Python: a module, or an indented part of a module."""
+    """Text that parses as Python: a module, or an indented part of a module."""
 
     def __init__(self, text: str, source: str) -> None:
         """Parses the text. Raises FileProblem for invalid syntax."""

@@ -65,7 +65,7 @@ class CommandLine:
 
 
 def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list[CommandLine]:
-    """Returns the commands in a text that begins at `line`, including those that `ssh` and `sh -c` run.
+    """Returns the commands in text that begins at `line`, including those that `ssh` and `sh -c` run.
 
     Raises FileProblem for invalid syntax.
     """

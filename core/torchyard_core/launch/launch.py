@@ -323,10 +323,7 @@ class Launch:
         return (self.source.folder / expand_user(workdir)).resolve()
 
     def _snapshot(self, context: LaunchContext) -> Snapshot | None:
-        """Returns a snapshot of the working folder, or None if there is none.
-
-        Asks the user before an unusual upload.
-        """
+        """Returns a snapshot of the working folder, or None if there is none. An unusual upload needs confirmation."""
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
             return None

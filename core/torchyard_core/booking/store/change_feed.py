@@ -139,7 +139,7 @@ class Watch:
 
 
 MOST_BOOKINGS = 2000
-"""If more bookings than this have changed, a reader reads all bookings of its period again."""
+"""Maximum number of changed bookings that are returned. After more changes, a reader reads all bookings again."""
 _MOST_ENTRIES = 20_000
 
 

@@ -187,7 +187,7 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
     ) -> tuple[Booking, ...]:
-        """Changes this and the later bookings of a series. With `everything`, changes all of its future bookings.
+        """Changes this booking and the later ones of its series; with `everything`, all future bookings of the series.
 
         Either all of these bookings are changed, or none. `start` and `end` refer to this booking. If one of them is
         given, the other bookings are moved by the same amount of local time, and get the same length.

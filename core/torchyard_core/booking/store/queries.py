@@ -34,7 +34,7 @@ from torchyard_core.next_steps import ListBookings
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_FIELDS = ("id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end")
 _SNAPSHOT_FRESH_S = 3600
-"""Agents enforce a snapshot of the calendar until it has reached this age in seconds."""
+"""Maximum age in seconds of a calendar snapshot that agents enforce."""
 
 
 @dataclass
@@ -142,7 +142,7 @@ class BookingQueries:
         return changes_of(noted)
 
     def bookings_named(self, beginning: str) -> tuple[Booking, ...]:
-        """Returns up to 6 bookings, past or future, whose IDs begin with the text."""
+        """Returns up to 6 bookings, past or future, whose IDs begin with `beginning`."""
         return self._some(tables.bookings.c.id.startswith(beginning, autoescape=True), 6)
 
     def bookings_near(self, booking_id: str) -> tuple[Booking, ...]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.sync.local_copy import LocalCopy
 
 SPARE = timedelta(days=2)
-"""Loaded bookings are reused for a shorter period if the loaded period exceeds it by at most this duration."""
+"""Maximum duration by which a loaded period may exceed a requested period for which its bookings are reused."""
 RETRY_S = 3.0
 """Seconds between attempts to reach an unavailable database. Otherwise each redraw would wait for a timeout."""
 

@@ -21,7 +21,7 @@ from torchyard_core.formatting import counted, memory, percent, utc_timestamp
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
-"""The next booking of a GPU is shown only if it begins within this time."""
+"""Time from now within which a GPU's next booking must begin to be shown."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:

@@ -27,7 +27,7 @@ FORMS = ("json", "export")
 
 
 def value_of(variable: str, text: str, source: str) -> DocumentReader:
-    """Returns the document that a text assigns to a variable, or that is the whole text.
+    """Returns the document that `text` assigns to a variable, or that is the whole text.
 
     Raises FileProblem if the document does not parse.
     """

@@ -74,7 +74,7 @@ class TopologyDocument:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Problems of a text that is not a topology. Edits of the value are refused until it is corrected."""
+        """The problems of text that is not a topology. Edits of the value are refused until it is corrected."""
         return self._state.problems
 
     def replace(self, value: Topology) -> None:
@@ -249,7 +249,7 @@ class TopologyDocument:
 
 
 def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, tuple[Problem, ...]]:
-    """Returns the topology in a text, which may have no pools, or None and the problems of the text."""
+    """Parses a topology, which may have no pools. Returns the topology, or None and the problems of the text."""
     source = str(path or UNTITLED)
     try:
         file = topology_from_text(text.removeprefix(BOM), source, path.parent if path is not None else None)
