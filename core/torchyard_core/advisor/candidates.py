@@ -34,7 +34,7 @@ UNCHECKED_TRAINERS = 8
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers that distinguish one candidate from another."""
+    """The strategy of a candidate, and its numbers of trainers, servers and worker groups."""
 
     kind: StrategyKind
     trainers: int
@@ -240,7 +240,7 @@ def topology_for(topology: Topology, counts: Counts, hosts: Sequence[str] = ()) 
         hosts: The only hosts that the pool of trainers may use; empty for all hosts that the topology allows.
 
     Raises:
-        UsageError: The topology cannot have these numbers.
+        UsageError: The topology cannot have these counts.
     """
     after = strategy_for(topology, counts)
     position = trainer_pool(after)
@@ -279,7 +279,7 @@ def _as_data(values: dict[str, object]) -> dict[str, object]:
 
 
 def counts_of(topology: Topology) -> Counts:
-    """Returns a topology's counts."""
+    """Returns the strategy and the numbers of a topology. A topology without a strategy counts as all-reduce."""
     replicas = replicas_of(topology)
     role = spec_of(topology.strategy.kind).server_role
     kind = topology.strategy.kind

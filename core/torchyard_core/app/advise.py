@@ -30,7 +30,7 @@ from torchyard_core.topology.host_facts import HostFacts
 
 @dataclass(frozen=True)
 class AdviceOptions:
-    """The user's choices."""
+    """What the user has chosen for a prediction: profiles, batch size, and use of past runs."""
 
     profiles: tuple[Profile, ...] = ()
     """Profiles from files, which replace those that this desktop has measured."""

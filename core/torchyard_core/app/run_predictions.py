@@ -38,7 +38,7 @@ Links = tuple[Mapping[str, float], Mapping[tuple[str, str], float]]
 
 
 def known_links(home: Home, inventory: Inventory) -> Links:
-    """Returns the bandwidths that this desktop knows."""
+    """Returns the bandwidths in the fleet file, and those that launches from this desktop have measured."""
     stated = {host.name: host.bandwidth_gbps * 1e9 / 8 for host in inventory.hosts if host.bandwidth_gbps}
     return stated, BandwidthCache(home.caches / "bandwidth.json").all_pairs()
 

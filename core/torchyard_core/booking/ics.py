@@ -315,7 +315,7 @@ def _unfolded(block: _Block) -> list[str]:
 
 
 def _begins_like_a_time(block: _Block) -> bool:
-    """Returns whether any line of the event that cannot be parsed begins with one of _TIME_PROPERTIES."""
+    """Returns whether a line of the event cannot be parsed and begins with one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
         if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # The pattern matches any text.
             try:

@@ -119,7 +119,7 @@ class Inventory:
     hosts: tuple[Host, ...]
     problems: tuple[Problem, ...]
     document: Document | None
-    """None if the file does not exist."""
+    """The parsed file; None if it does not exist."""
     clusters: tuple[Cluster, ...] = ()
 
     def usable(self) -> Inventory:

@@ -27,16 +27,16 @@ _REDIRECTION = re.compile(r"(?:[0-9]|&)?(?:>>?|<)")
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The words of a command, and its line."""
+    """The words of a command, and the line where it begins."""
 
     words: tuple[str, ...]
     line: int
-    """First line, counted from 1."""
+    """The line where the command begins, counted from 1."""
     host: str = ""
     """The host on which `ssh` runs the command; empty if the command does not run through `ssh`."""
 
     def options(self) -> Iterator[tuple[str, str]]:
-        """Yields name (without dashes) and value of each option: `--name=value`, `--name value` or `-name value`."""
+        """Yields the name (without dashes) and value of each `--name=value`, `--name value` or `-name value`."""
         words = list(self.words)
         while words:
             word = words.pop(0)

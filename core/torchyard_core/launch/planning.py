@@ -112,7 +112,7 @@ class Planner:
         return planned
 
     def _plans_of_runs(self, planned: Plan) -> Sequence[Plan]:
-        """Returns the plans of the runs in `planned`, which contains several only for a sweep."""
+        """Returns the plan of each run in `planned`. Only the plan of a sweep contains several runs."""
         return [planned]
 
     def _plan(self, hosts: Sequence[HostFacts]) -> Plan:

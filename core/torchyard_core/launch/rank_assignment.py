@@ -75,7 +75,7 @@ class World:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run."""
+    """The plan of a run: its replicas with their hosts, its process groups, and its problems."""
 
     topology: Topology
     replicas: tuple[PlannedReplica, ...]

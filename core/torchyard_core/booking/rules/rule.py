@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class FormField:
-    """A setting that the rules form shows as text."""
+    """A field of the rules form, which shows a setting as text."""
 
     setting: str
     title: str

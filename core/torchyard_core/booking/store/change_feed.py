@@ -49,7 +49,7 @@ class Watch:
     def close(self) -> None:
         """Stops the thread, and waits until it has ended unless called on that thread.
 
-        After the wait, `on_change` is not called.
+        After the wait, `on_change` is no longer called.
         """
         self._closed.set()
         if self._thread is not threading.current_thread():

@@ -97,7 +97,7 @@ class TopologyDocument:
         return DocumentState(value, Written(value, text))
 
     def restore(self, state: DocumentState) -> None:
-        """Sets a state, after an edit or its undo."""
+        """Replaces the state. Used by edits, and to undo and redo them."""
         self._state = state
         self._text = None
         self.changed.emit()
