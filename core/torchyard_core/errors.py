@@ -55,7 +55,7 @@ class TorchyardError(Exception):
         return advice_text(self.advice)
 
     def sentence(self) -> str:
-        """Returns the message and the hint as one text."""
+        """Returns the message, followed by the hint."""
         message = self.message if self.message.endswith((".", "!", "?", ":", "\n")) else f"{self.message}."
         return f"{message} {self.hint}".strip()
 

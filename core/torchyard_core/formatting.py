@@ -1,6 +1,6 @@
 """Formatting of amounts, durations and times for the window and the command line.
 
-Translatable texts are in the `labels` modules of the window.
+The `labels` modules of the window contain translatable text.
 """
 
 from __future__ import annotations

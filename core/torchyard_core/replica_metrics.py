@@ -147,7 +147,7 @@ Sample = Mapping[str, Any]
 Values = dict[str, float | None]
 
 SLOW_FACTOR = 1.5
-"""A trainer counts as slow if its computing time is at least this multiple of the median."""
+"""Multiple of the median computing time from which a trainer counts as slow."""
 MIN_TRAINERS = 3
 """Minimum number of trainers for which a median is meaningful."""
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 TRAINER_ROLES = ("chief", "worker")
-"""Roles whose replicas train, in order of preference for values of the whole run."""
+"""Roles whose replicas are trainers, the chief first."""
 
 
 def is_trainer(replica: str) -> bool:

@@ -1,4 +1,4 @@
-"""Topologies that a fleet could run: every strategy with other numbers of workers, servers, reducers and groups."""
+"""Candidate topologies for a fleet: every strategy with different numbers of workers, servers, reducers and groups."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SAME_RESULT = (StrategyKind.ALL_REDUCE, StrategyKind.REDUCTION_SERVER, StrategyK
 OTHER_RESULT = (StrategyKind.DOWNPOUR, StrategyKind.HOGWILD, StrategyKind.DILOCO)
 """Strategies that change the result of training."""
 ALL_COUNTS_UP_TO = 64
-"""Up to this number of trainers, every number is considered; above it, only multiples of the trainers per host."""
+"""Number of trainers up to which every number is considered; above it, only multiples of the trainers per host are."""
 UNCHECKED_TRAINERS = 8
 """Number of GPU trainers that are assumed to fit on a host whose hardware is unknown."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers that distinguish one candidate from another."""
+    """The strategy of a candidate, and its numbers of trainers, servers and worker groups."""
 
     kind: StrategyKind
     trainers: int
@@ -123,7 +123,7 @@ class Scan:
         self._size = float(self._of[room.trainers[0]].model_bytes)
 
     def numbers(self) -> list[int]:
-        """Returns the numbers of trainers that are considered."""
+        """Returns the trainer counts to consider, smallest first."""
         most = len(self._room.trainers)
         per_host = max(Counter(self._room.trainers).values())
         return [
@@ -186,7 +186,7 @@ class Scan:
             inner = slowest.gradient_s + optimizer if groups == count else together
             share = 2 * (groups - 1) / groups / (slowest_rate * SERVED_EFFICIENCY)
             if StrategyKind.HOGWILD in kinds:
-                # Training never waits for an exchange.
+                # Under Hogwild, training never waits for an exchange.
                 yield speed(StrategyKind.HOGWILD, inner, inner), Counts(StrategyKind.HOGWILD, count, 0, groups)
             if StrategyKind.DILOCO in kinds:
                 size = slowest.float32_bytes * WIRE_SHARE[self._strategy.wire]
@@ -202,7 +202,7 @@ class Scan:
         return mixed_time(trainers, servers) * self._size / (slowest_rate * SERVED_EFFICIENCY)
 
     def _served(self, hosts: Sequence[int]) -> list[float]:
-        """Returns the time of an exchange with 1, 2, … servers. Hosts without trainers get servers first."""
+        """Returns the durations of an exchange with 1, 2, … servers. Hosts without trainers get servers first."""
         used = Counter(hosts)
         order = sorted(self._room.servers, key=lambda host: host in used)
         total = len(hosts) * self._ranks
@@ -217,7 +217,10 @@ class Scan:
 
 
 def strategy_for(topology: Topology, counts: Counts) -> Topology:
-    """Returns the topology with another strategy, which keeps those settings that have an effect under it."""
+    """Returns the topology with the strategy and groups of a candidate.
+
+    Settings that have no effect under this strategy are reset.
+    """
     spec = spec_of(counts.kind)
     changes = {
         key: Strategy.model_fields[key].get_default(call_default_factory=True)
@@ -231,13 +234,13 @@ def strategy_for(topology: Topology, counts: Counts) -> Topology:
 
 
 def topology_for(topology: Topology, counts: Counts, hosts: Sequence[str] = ()) -> Topology:
-    """Returns the topology with the strategy and the numbers of a candidate.
+    """Returns the topology with the strategy and the counts of a candidate.
 
     Args:
         hosts: The only hosts that the pool of trainers may use; empty for all hosts that the topology allows.
 
     Raises:
-        UsageError: The topology cannot have these numbers.
+        UsageError: The topology cannot have these counts.
     """
     after = strategy_for(topology, counts)
     position = trainer_pool(after)
@@ -276,7 +279,7 @@ def _as_data(values: dict[str, object]) -> dict[str, object]:
 
 
 def counts_of(topology: Topology) -> Counts:
-    """Returns a topology's counts."""
+    """Returns the strategy and the numbers of a topology. A topology without a strategy counts as all-reduce."""
     replicas = replicas_of(topology)
     role = spec_of(topology.strategy.kind).server_role
     kind = topology.strategy.kind
@@ -289,7 +292,7 @@ def counts_of(topology: Topology) -> Counts:
 
 
 def layout_of(topology: Topology, slots: dict[str, Slot], fleet: AdvisedFleet) -> Layout | None:
-    """Returns the layout of a placed topology; None if a trainer or server has no place or no profile."""
+    """Returns the layout of a placed topology; None if a trainer or server is not placed or has no profile."""
     replicas = replicas_of(topology)
     role = spec_of(topology.strategy.kind).server_role
     needed = [each for each in replicas if each.role.trains or each.role is role]

@@ -21,7 +21,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class AdvisedFleet:
-    """The hosts in the order of their facts, with remarks about assumptions and omissions."""
+    """The hosts of a fleet, in the order of `facts`, with remarks about assumptions and omissions."""
 
     facts: tuple[HostFacts, ...]
     hosts: tuple[AdvisedHost, ...]

@@ -10,7 +10,7 @@ import numpy as np
 
 POINTS = 256
 REACH = 6.0
-"""The integral covers this many standard deviations above and below the means."""
+"""Number of standard deviations above and below the means that the integral covers."""
 
 _ERF = np.vectorize(math.erf, otypes=[float])
 
@@ -18,7 +18,7 @@ _ERF = np.vectorize(math.erf, otypes=[float])
 def expected_maximum(durations: Iterable[tuple[float, float]]) -> tuple[float, float]:
     """Returns the mean and standard deviation of the maximum of independent normal durations.
 
-    `durations` contains the mean and standard deviation of each of them.
+    `durations` contains the mean and standard deviation of each duration.
 
     Method: the distribution function of the maximum is the product of those of the durations; the moments are integrals
     over it (David and Nagaraja, Order Statistics, 3rd edition, section 3.1). Returns (0, 0) if there are no durations.

@@ -44,13 +44,13 @@ LOCAL_BYTES_S = 1.2e9
 """Rate of an exchange between trainers on one host without GPUs, in bytes per second."""
 LOCAL_GPU_BYTES_S = 12e9
 SUM_PASSES = 4
-"""How often a server moves a received byte in its memory: from the socket, to the sum, and to the next socket."""
+"""Number of times that a server moves a received byte in memory: from the socket, to the sum, to the next socket."""
 TRAINER_PASSES = 2
-"""How often a trainer moves a byte of gradients: into a bucket and back."""
+"""Number of times that a trainer moves a byte of gradients: into a bucket and back."""
 CODEC_S_PER_BYTE = {Wire.FLOAT32: 0.0, Wire.BFLOAT16: 0.6e-9, Wire.INT8: 1.5e-9, Wire.INT4: 1.8e-9}
-"""Seconds per byte of float32 to encode and decode parameters on a CPU."""
+"""Seconds per byte of float32 to encode and decode parameters on a CPU, by wire format."""
 WIRE_SHARE = {Wire.FLOAT32: 1.0, Wire.BFLOAT16: 0.5, Wire.INT8: 0.254, Wire.INT4: 0.129}
-"""q: bytes on the wire per byte of float32."""
+"""q: bytes on the wire per byte of float32, by wire format."""
 COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
 """Standard deviations of the relative prediction errors, from which the 80% interval is computed.
 
@@ -60,11 +60,11 @@ Z80 = 1.2816
 """Half-width, in standard deviations, of the interval that contains 80% of a normal distribution."""
 ASYNCHRONOUS_PIECES = 8
 MESSAGES = "small messages between replicas"
-"""The name of the time that latencies and coordination take, as a resource."""
+"""Resource name for the time that latencies and coordination take."""
 EXCHANGE_RESOURCES = ("link of ", "CPU of ", MESSAGES)
 """Prefixes of the names of resources that an exchange uses."""
 WAITING = "waiting for "
-"""Prefix of the name of the wait for other trainers, as a resource."""
+"""Prefix of the resource names for the time of waiting for other trainers."""
 
 
 @dataclass(frozen=True)
@@ -465,7 +465,7 @@ class _Predictor:
             host, load = group[0], ring[group[0]]
             exchange = max(load.sent, load.received) * self.size / (self.rates[host] * SERVED_EFFICIENCY)
             exchange = (exchange + load.local * self.size / local) / masters[host]
-            interval = max(every, exchange / parts.step_s)  # Training never waits for an exchange.
+            interval = max(every, exchange / parts.step_s)  # A long exchange delays the next one, not training.
             copying = self._passes(2 * TRAINER_PASSES) * self.size / interval
             copies[f"CPU of {self.hosts[host].name}"] = copying
             steps.append(parts.step_s + copying)

@@ -106,7 +106,10 @@ class Profile(FrozenModel):
         return self.sizes[0].batch
 
     def has_settings(self, settings: str) -> bool:
-        """Returns whether the profile was measured with these settings. True if either is unknown, which is empty."""
+        """Returns whether the profile was measured with these settings.
+
+        True if either hash is empty, that is, unknown.
+        """
         return not settings or not self.settings or settings == self.settings
 
     def age_s(self, now: datetime) -> float | None:

@@ -62,7 +62,7 @@ def profile_topology(topology: Topology, host: str) -> Topology:
 
 
 def program_settings(topology: Topology) -> str:
-    """Returns a hash of what the measured process depends on besides its files: arguments, environment and setup.
+    """Returns a hash of the measured process's inputs other than its files: arguments, environment and setup.
 
     `topology` must have trainers.
     """

@@ -28,7 +28,7 @@ from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandw
 from torchyard_core.topology.strategies.registry import spec_of
 
 NEARLY = 0.9
-"""The topology with the fewest GPUs must reach this fraction of the fastest topology's samples/s."""
+"""Minimum fraction of the fastest topology's samples/s that the topology with the fewest GPUs must reach."""
 SIMULATED = 3
 """Number of candidates per strategy that are placed and simulated."""
 CURVE_POINTS = 16
@@ -200,7 +200,7 @@ def _best_of_each(found: Iterable[Alternative]) -> tuple[Alternative, ...]:
 
 
 def _sizing_remarks(fleet: AdvisedFleet, fastest: Alternative) -> list[str]:
-    """Returns the sizing rule of reduction servers, if they are recommended and have slower links."""
+    """Returns a remark with Vertex AI's sizing rule if reducers on hosts without trainers are recommended."""
     if fastest.counts.kind is not StrategyKind.REDUCTION_SERVER or not fastest.counts.servers:
         return []
     names = {*fastest.prediction.bytes_by_host} - {*fastest.hosts}
@@ -249,7 +249,7 @@ class _Advisor:
         return self._placed(counts_of(self._topology), self._topology)
 
     def curve(self, fastest: Alternative) -> tuple[tuple[CurvePoint, ...], list[Alternative]]:
-        """Returns samples/s by number of trainers, with the best number of servers for each, and the topologies."""
+        """Returns samples/s by number of trainers, each with the best number of servers, and the topologies."""
         best: dict[int, Counts] = {}
         for _, counts in self._scanned:
             if counts.kind is fastest.counts.kind:
@@ -281,7 +281,7 @@ class _Advisor:
         return None if made is None else made.prediction.samples_s - fastest.prediction.samples_s
 
     def _alternative(self, counts: Counts) -> Alternative | None:
-        """Returns a candidate as the planner places it, or on the fastest hosts if that is faster."""
+        """Returns a candidate on the hosts that the planner chooses, or on the fastest hosts if that is faster."""
         best = self._on(counts, ())
         wanted = tuple(dict.fromkeys(self._fleet.hosts[host].name for host in self._room.trainers[: counts.trainers]))
         if best is not None and {*best.hosts} == {*wanted}:

@@ -27,7 +27,7 @@ MEASURED_STATES = ("running", "stopping", "succeeded", "stopped")
 FIRST_STEPS = 5
 """Number of steps at the start of a run that are not compared, since they include the warm-up."""
 SMALLEST_SHARE = 0.05
-"""If the exchange is a smaller share of the predicted step, it is not compared, because noise would dominate."""
+"""Minimum share of the predicted step from which the exchange is compared. Below it, noise would dominate."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PredictedStep:
     """Computing time of each trainer."""
 
     def of(self, compute_s: float) -> StepTimes:
-        """Returns the parts of the step for a trainer with this computing time. It waits for the rest of the step."""
+        """Returns the parts of the step for a trainer with this computing time. The rest is waiting time."""
         return StepTimes(compute_s, self.exchange_s, max(0.0, self.step_s - self.exchange_s - compute_s))
 
     @property

@@ -30,7 +30,7 @@ from torchyard_core.topology.host_facts import HostFacts
 
 @dataclass(frozen=True)
 class AdviceOptions:
-    """The user's choices."""
+    """What the user has chosen for a prediction: profiles, batch size, and use of past runs."""
 
     profiles: tuple[Profile, ...] = ()
     """Profiles from files, which replace those that this desktop has measured."""
@@ -91,7 +91,7 @@ def advise_topology(
 
 
 def available_hosts(calendar: Calendar, zone: str, known: Sequence[HostFacts]) -> Sequence[HostFacts]:
-    """Returns the hosts without the GPUs that other users have booked now. Raises the calendar's errors."""
+    """Returns the hosts without the GPUs that other users have booked at present. Raises the calendar's errors."""
     return LaunchBooking(calendar, zone, BookingOptions()).choices(known)[-1]
 
 

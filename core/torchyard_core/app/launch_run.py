@@ -51,7 +51,7 @@ class LaunchCallbacks:
     on_check: Callable[[Check], None] = lambda check: None
     """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
-    """The launch's `on_progress` callback."""
+    """Called with (step, done, total); see `Launch.on_progress`."""
     on_host_error: Callable[[HostError], None] = lambda error: None
     """Called for each host of an ended run that cannot be reached, with the error."""
     on_calendar_error: Callable[[TorchyardError], None] = lambda error: None

@@ -17,9 +17,9 @@ from torchyard_core.topology.file import TopologyFile
 
 
 class InvalidSearch(RunFailed):
-    """Raised when a search file has errors, or a topology has errors as the topology of a search.
+    """Raised when a search file has errors, or a topology cannot be used with its search file.
 
-    `problems` holds those of the search, and `of_topology` those of the topology.
+    `problems` holds the problems of the search, and `of_topology` those of the topology.
     """
 
     def __init__(

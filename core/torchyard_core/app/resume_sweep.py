@@ -50,7 +50,7 @@ def resume_sweep(
         raise RunFailed(message, code="foreign_sweep", hint="Resume it where it was started.")
     next_one = _continuation(desktop, ended.run_id)
     if next_one is not None:
-        # The same interrupted trials would be run again.
+        # If this sweep were resumed again, its interrupted trials would be run twice.
         hint = ResumeSweep(next_one.run_id) if is_over(next_one.state) else ShowSweep(next_one.run_id)
         message = f"sweep {ended.run_id} was continued as sweep {next_one.run_id}."
         raise RunFailed(message, code="sweep_continued", hint=hint)
@@ -88,7 +88,7 @@ def resume_sweep(
 
 
 def _continuation(desktop: Desktop, run_id: str) -> RunRecord | None:
-    """Returns the newest of the sweeps that continue a sweep one after the other, or None if none does.
+    """Returns the newest sweep in the chain of sweeps that continue this one, or None if there is none.
 
     Raises HostError if it is not known whether one of them has begun.
     """

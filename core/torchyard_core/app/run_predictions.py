@@ -38,7 +38,7 @@ Links = tuple[Mapping[str, float], Mapping[tuple[str, str], float]]
 
 
 def known_links(home: Home, inventory: Inventory) -> Links:
-    """Returns the bandwidths that this desktop knows."""
+    """Returns the bandwidths in the fleet file, and those that launches from this desktop have measured."""
     stated = {host.name: host.bandwidth_gbps * 1e9 / 8 for host in inventory.hosts if host.bandwidth_gbps}
     return stated, BandwidthCache(home.caches / "bandwidth.json").all_pairs()
 
@@ -47,7 +47,7 @@ class RunPredictor:
     """Predicts recorded runs with the profiles of their scripts."""
 
     def __init__(self, home: Home, inventory: Inventory, facts: Sequence[HostFacts]):
-        """Creates the use case. `facts` contains the facts of the fleet's hosts."""
+        """Creates a predictor. `facts` contains the facts of the fleet's hosts."""
         self._home = home
         self._inventory = inventory
         self._facts = tuple(facts)
@@ -95,7 +95,7 @@ class RunPredictor:
         return None if predicted is None else (predicted, chosen)
 
     def _first_workdir(self, record: RunRecord) -> str:
-        """Returns the working folder of the run that was restarted as this one."""
+        """Returns the working folder of the first run in this run's chain of restarts; empty if unknown."""
         first = History(self._home.history).load(record.lineage) if record.lineage else None
         return first.workdir if first is not None else ""
 

@@ -50,7 +50,7 @@ class Joined:
 def team_url(address: str, role: str) -> str:
     """Returns the URL of a calendar for a role.
 
-    `address` is a text such as `db.example.org/gpus` or `db:5433/gpus?sslmode=require`, or a URL. If `role` is not
+    `address` is a URL, or is shortened as in `db.example.org/gpus` and `db:5433/gpus?sslmode=require`. If `role` is not
     empty, it replaces the role in the address. Raises BadUrl if the address is invalid.
     """
     address = address.strip()

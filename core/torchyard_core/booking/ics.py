@@ -27,7 +27,7 @@ from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 AT_MOST = 1000
 """Maximum number of drafts of one import."""
 EXPANDED_AT_MOST = 10_000
-"""Once more than this number of occurrences have been expanded, the remaining events of the file are skipped."""
+"""Number of expanded occurrences after which the remaining events of the file are skipped."""
 MAX_BYTES = 10_000_000
 FIRST_LOOK = timedelta(days=366)
 """The length of the first period for which a recurring event is expanded. Each further period is twice as long."""
@@ -315,7 +315,7 @@ def _unfolded(block: _Block) -> list[str]:
 
 
 def _begins_like_a_time(block: _Block) -> bool:
-    """Returns whether any line of the event that cannot be parsed begins with one of _TIME_PROPERTIES."""
+    """Returns whether a line of the event cannot be parsed and begins with one of _TIME_PROPERTIES."""
     for line in _unfolded(block):
         if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]  # The pattern matches any text.
             try:

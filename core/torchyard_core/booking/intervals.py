@@ -68,5 +68,5 @@ def gaps(within: Interval, busy: Iterable[Interval]) -> list[Interval]:
 
 
 def total(intervals: Iterable[Interval]) -> timedelta:
-    """Returns the duration of the union."""
+    """Returns the total duration of the intervals. Time in several intervals counts once."""
     return sum((interval.duration for interval in merge(intervals)), timedelta())

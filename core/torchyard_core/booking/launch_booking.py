@@ -207,8 +207,8 @@ class LaunchBooking:
     def _load_calendar(self, known: Sequence[HostFacts]) -> None:
         """Adds the hosts' slots to the calendar, and loads the calendar.
 
-        If the database is unavailable, loads the last known state, but raises StoreUnavailable if the user has chosen a
-        booking.
+        If the database is unavailable, the last known state is loaded. Raises StoreUnavailable if it is unavailable and
+        the user has chosen a booking.
         """
         self._known = known
         if not self._calendar.has_begun and not self._wanted.booking_id:

@@ -169,9 +169,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Login:
-    """The person behind a UNIX user name on the hosts that match a pattern.
+    """The team member to whom a UNIX user name belongs, on the hosts that match a pattern.
 
-    A user name that several persons share (such as `ubuntu`) has several entries.
+    A user name that several members share (such as `ubuntu`) has several entries.
     """
 
     host_pattern: str
@@ -180,7 +180,7 @@ class Login:
 
 
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """Returns the persons behind a user name on a host, sorted.
+    """Returns the sorted names of the team members to whom a user name on a host belongs.
 
     If no entry for any host contains the name, either as the user or as the person, the name itself is returned.
     """

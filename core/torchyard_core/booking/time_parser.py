@@ -134,8 +134,8 @@ def moment(text: str, zone: str, now: datetime) -> datetime:
 def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime:
     """Parses the end of an interval that begins at `start`. Raises Refused for other text.
 
-    A length (`+4h`, `4h`) is added to the start. A time of day means its first occurrence after the start. Other texts
-    are parsed by `moment`.
+    A length (`+4h`, `4h`) is added to the start. A time of day means its first occurrence after the start. Any other
+    text is parsed by `moment`.
     """
     words = unicodedata.normalize("NFKC", text).strip().lower()
     if _LENGTH.fullmatch(words):

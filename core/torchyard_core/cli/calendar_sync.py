@@ -60,7 +60,7 @@ def _print_changes(chosen: CommandContext, store: BookingStore, done: CalendarSy
 def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:
     """Returns the use case that books this fleet's GPUs.
 
-    If the fleet file is invalid, prints a message, and the use case adds no GPUs to the calendar.
+    If the fleet file is invalid, a message is printed, and the use case adds no GPUs to the calendar.
     """
     from torchyard_core.app.book_gpus import BookGpus
 

@@ -69,9 +69,10 @@ class CommandContext:
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:
-        """Returns the time zone of times that the user enters: `--zone`, or the settings', or this computer's.
+        """Returns the time zone of times that the user enters.
 
-        Raises Refused for an unknown zone.
+        It is that of `--zone`, otherwise that in the settings, otherwise this computer's. Raises Refused for an unknown
+        zone.
         """
         from torchyard_core.app.desktop import zone_for
         from torchyard_core.booking.time_parser import zone_of

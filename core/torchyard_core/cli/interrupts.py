@@ -76,7 +76,7 @@ def ask(question: str) -> str:
             print(question, end="", flush=True)
             terminal = sys.stdin.fileno()
             while terminal not in select.select([terminal, reading], [], [])[0]:
-                os.read(reading, 1)  # A signal other than SIGINT woke this loop.
+                os.read(reading, 1)  # A signal other than SIGINT has ended the wait.
             line = os.read(terminal, 4096)  # A read from a terminal returns at most one line.
     finally:
         signal.set_wakeup_fd(before)

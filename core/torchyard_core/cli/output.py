@@ -132,8 +132,8 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints columns as wide as their widest cell.
 
-    On a terminal that is too narrow, cells are wrapped and rows folded. Otherwise each row is one line, so that tools
-    such as grep find its cells.
+    On a terminal that is too narrow, cells are wrapped, and rows may continue on further lines. Otherwise each row is
+    one line, so that tools such as grep find its cells.
     """
     is_terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size((0, 0)).columns if is_terminal else 0

@@ -47,7 +47,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # Otherwise an error at exit would be printed as a traceback.
+            sys.stdout.flush()  # Without this flush, a write error at exit would be printed as a traceback.
             return result
         except BrokenPipeError as error:
             if not is_unread():
@@ -159,7 +159,7 @@ def main() -> None:
 def _explained(error: Exception) -> TorchyardError:
     """Returns the error to print for an unexpected exception.
 
-    For errors other than those in _SYSTEM_HINTS, writes the traceback to a file that the hint names.
+    For errors other than those in _SYSTEM_HINTS, the traceback is written to a file that the hint names.
     """
     if isinstance(error, OSError) and error.errno in _SYSTEM_HINTS:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""

@@ -22,7 +22,7 @@ def history_of(chosen: CommandContext) -> History:
 
 
 def record_end(history: History, ended: dict[str, Any]) -> None:
-    """Records a run's last event in this desktop's history. If this fails, only prints the error."""
+    """Records a run's last event in this desktop's history. An error is printed but not raised."""
     try:
         history.update(ended["run_id"], **fields_at_end(ended))
     except OSError as error:

@@ -1,6 +1,6 @@
 """Layout of tables in a limited width, by pure functions.
 
-A table that is too wide loses its empty columns; then cells are wrapped between words. If that is not enough, a row
+A table that is too wide loses its empty columns; then its cells are wrapped between words. If that is not enough, a row
 continues on further, indented lines, so that IDs and names stay in one piece and can be copied.
 """
 
@@ -12,9 +12,9 @@ from textwrap import wrap
 GAP = "  "
 INDENT = "    "
 READABLE = 16
-"""Cells are wrapped at no fewer characters, unless they are shorter."""
+"""Minimum width in characters of a column whose cells are wrapped."""
 EMPTY = ("", "-")
-"""Cells that stand for no value."""
+"""The content of cells without a value. A column that has only such cells may be omitted."""
 
 Row = Sequence[str]
 
@@ -23,7 +23,7 @@ def lay_out(headings: Row, rows: Sequence[Row], width: int | None = None) -> tup
     """Returns the lines of the headings and those of the rows.
 
     Args:
-        width: The maximum number of characters of a line, which only longer words exceed; None for no limit.
+        width: The maximum number of characters of a line; None for no limit. Only a longer word may exceed it.
     """
     cells = [headings, *rows]
     if width is None or _total(_widths(cells)) <= width:
@@ -42,11 +42,11 @@ def lay_out(headings: Row, rows: Sequence[Row], width: int | None = None) -> tup
 
 
 Part = tuple[list[int], list[int]]
-"""Columns that are beside each other on a line, and their widths."""
+"""The columns of one line, and their widths."""
 
 
 def _folded(widths: list[int], width: int) -> Iterator[Part]:
-    """Yields as many columns for each line as fit on it."""
+    """Divides the columns into lines, each with as many columns as fit."""
     columns: list[int] = []
     chosen: list[int] = []
     left = width

@@ -33,7 +33,7 @@ class Archive:
     sha256: str
     """SHA-256 of the JSON before compression, because different builds of zlib produce different output."""
     data: bytes
-    """Zlib-compressed JSON that maps paths to texts."""
+    """Zlib-compressed JSON that maps the paths of source files to their content."""
     bootstrap: bytes
     """The code that runs first on the host. It imports nothing from the archive (`torchyard_agent.bootstrap`)."""
     unpacked: str

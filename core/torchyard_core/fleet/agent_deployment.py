@@ -49,7 +49,7 @@ CHUNK = 64 * 1024
 TOO_OLD = 93
 """Exit status of an interpreter that is too old, after which the shell tries the next one."""
 MAX_NOISE = 1 << 20
-"""How many bytes the login may print before the bootstrap's answer. If it prints more, the connection fails."""
+"""Maximum number of bytes that the login may print before the bootstrap's answer. After more, the connection fails."""
 
 _SHELL = (
     'n=$1; c=$2; shift 2; for p; do case $p in "~/"*) p=$HOME/${p#??};; esac; '

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 TRIES = 3
 """Maximum number of attempts per prompt, as in ssh(1)."""
 MAX_SHOWN = 400
-"""Maximum number of characters of a server's text that are shown."""
+"""Maximum number of characters that are shown of text from a server."""
 
 Credential = TypeVar("Credential")
 
@@ -36,7 +36,7 @@ class CredentialKind(StrEnum):
 
 @dataclass(frozen=True)
 class CredentialPrompt:
-    """A prompt for one credential. Texts of a server are single lines without control characters."""
+    """A prompt for one credential. Text from a server is a single line without control characters."""
 
     kind: CredentialKind
     host: str
@@ -47,10 +47,10 @@ class CredentialPrompt:
     Used as the title.
     """
     prompt: str
-    """Label of the field: `Passphrase`, or a text of the server."""
+    """Label of the field: `Passphrase`, or text from the server."""
     hidden: bool = True
     instructions: str = ""
-    """Further text of the server; usually empty."""
+    """Further text from the server; usually empty."""
     complaint: str = ""
     """Why the last answer was rejected; empty on the first attempt."""
 

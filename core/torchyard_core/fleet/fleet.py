@@ -33,7 +33,7 @@ The number is high because hosts that do not answer should not delay others. The
 each sshd.
 """
 USE_HOLDS_S = 30.0
-"""How long in seconds a sample of GPU use is valid, which is long enough to plan a launch."""
+"""Time in seconds for which a sample of GPU use is valid, long enough to plan a launch."""
 CLOSE_WITHIN_S = 5.0
 """Time limit in seconds for closing the open links."""
 
@@ -199,7 +199,7 @@ class Fleet:
     ) -> dict[str, AgentLink | HostError]:
         """Connects to hosts concurrently.
 
-        Returns the link or the error of each host. Also passes each of them to `arrived` as soon as it is known.
+        Returns the link or the error of each host. Each result is also passed to `arrived` as soon as it is known.
         """
         return dict(self.each(names, self.link, arrived))
 

@@ -23,7 +23,7 @@ def user_of(process: dict[str, Any]) -> str:
 
 
 def users_of(gpu: dict[str, Any]) -> list[str]:
-    """Formats the processes on a GPU in a sample. Equal texts are returned once."""
+    """Formats the processes on a GPU in a sample. Duplicates are removed."""
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 
@@ -44,7 +44,7 @@ def is_in_use(gpu: Mapping[str, Any]) -> bool:
 
 
 def gpus_in_use(sample: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the logins on each GPU in use. Keys are GPU UUIDs; an unknown login is ""."""
+    """Returns the logins whose processes use each GPU in use. Keys are GPU UUIDs; an unknown login is ""."""
     return {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if is_in_use(gpu)}
 
 

@@ -70,7 +70,7 @@ class Host(FrozenModel):
     data_address: Word | None = None
     """Address for training traffic. By default, the address from which the host reaches the primary's host."""
     interface: Word | None = None
-    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface that has this address."""
+    """Value of NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; by default the interface that has `data_address`."""
     transport: Transport = Transport.PARAMIKO
     """`openssh` uses the system's ssh, for example for Kerberos or FIDO."""
     python: str | None = None
@@ -119,7 +119,7 @@ class Inventory:
     hosts: tuple[Host, ...]
     problems: tuple[Problem, ...]
     document: Document | None
-    """None if the file does not exist."""
+    """The parsed file; None if it does not exist."""
     clusters: tuple[Cluster, ...] = ()
 
     def usable(self) -> Inventory:

@@ -126,10 +126,10 @@ _ENTRY = ByWord(
         },
     },
 )
-"""An entry of a run's journal."""
+"""Schema of an entry of a run's journal."""
 
 FIRST_ANSWER = {"have": bool, "python": str, "python_version": str}
-"""The first answer of the bootstrap."""
+"""Schema of the bootstrap's first answer."""
 ANSWERS: dict[str, Any] = {
     "hello": {"version": str, "protocol": int, "sha256": str, "pid": int, "oldest_protocol?": int},
     "host.facts": {

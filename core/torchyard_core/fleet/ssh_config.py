@@ -1,4 +1,4 @@
-"""Reads the user's `~/.ssh/config` as one text, in which `Include` directives are resolved as ssh(1) does."""
+"""Reads the user's `~/.ssh/config` as one string, in which `Include` directives are resolved as ssh(1) does."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _included(value: str) -> list[Path]:
     found: list[Path] = []
     for pattern in _words(value):
         absolute = expand_user("~/.ssh") / expand_user(pattern)
-        found += (Path(name) for name in sorted(glob.glob(str(absolute))))  # noqa: PTH207 - `*` spares dotfiles here
+        found += (Path(name) for name in sorted(glob.glob(str(absolute))))  # noqa: PTH207 - skips hidden files
     return found
 
 

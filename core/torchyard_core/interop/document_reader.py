@@ -113,7 +113,7 @@ class DocumentReader:
         return value
 
     def words(self, place: Place) -> list[str]:
-        """Returns the list of texts at a location. Numbers are returned as written in the document."""
+        """Returns the list of strings at a location. Numbers are returned as written in the document."""
         found = []
         for number, value in enumerate(self.items(place)):
             if isinstance(value, (dict, list)):

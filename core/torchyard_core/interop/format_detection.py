@@ -65,7 +65,7 @@ def strip_assignment(text: str) -> str:
 def first_braces(text: str, start: int) -> str:
     """Returns the text in the first braces after a position, with its line numbers preserved.
 
-    If the text has no braces, returns all of it.
+    Returns the whole text if it has no braces.
     """
     start = text.find("{", start)
     depth = 0
@@ -132,7 +132,7 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
     "deepspeed": lambda _data, text: _SLOTS.search(text) is not None,
     "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
 }
-"""The test for each format, in the order in which the tests are tried.
+"""The test for each format. The first one that is true determines the format.
 
 For text that does not parse, `data` has only keys.
 """
@@ -152,7 +152,7 @@ def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
 
 
 def _keys_of_invalid(text: str) -> dict[str, Any]:
-    """Returns the keys of a text that does not parse. They determine the reader that reports the error."""
+    """Returns the keys in text that does not parse. They determine the reader that reports the error."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
     keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
     if "cluster" in keys:

@@ -69,6 +69,6 @@ def leave_gpus_of_servers(reader: DocumentReader, pool_data: dict[str, Any], rol
 
 
 def remark_on_sizes(reader: DocumentReader, pools: Iterable[Mapping[str, Any]]) -> None:
-    """If a pool has a machine type, adds a remark about what machine types mean on the user's own hosts."""
+    """Adds a remark about what machine types mean on the user's own hosts, if a pool has a machine type."""
     if any("cpus" in pool for pool in pools):
         reader.remark("the machines' sizes are asked of your hosts: lower `cpus` and `memory_gb` for smaller ones.")

@@ -24,13 +24,13 @@ MAX_LETTERS = 200_000
 MAX_VALUES = 50_000
 """Maximum number of values of a document after names have been replaced by their values.
 
-The limit protects against texts that grow exponentially when names are replaced.
+The limit protects against text that grows exponentially when names are replaced.
 """
 _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(", re.MULTILINE)
 
 
 def is_script(text: str) -> bool:
-    """Returns whether a text contains Python statements and is not a YAML or JSON list or mapping."""
+    """Returns whether `text` contains Python statements and is not a YAML or JSON list or mapping."""
     if not _STATEMENT.search(text):
         return False
     try:
@@ -48,7 +48,7 @@ def script_in(text: str, source: str) -> PythonText | None:
 
 
 class PythonText:
-    """A text that parses as Python: a module, or an indented part of a module."""
+    """Text that parses as Python: a module, or an indented part of a module."""
 
     def __init__(self, text: str, source: str) -> None:
         """Parses the text. Raises FileProblem for invalid syntax."""
@@ -90,7 +90,7 @@ class PythonText:
         return next((one for one in found if isinstance(one, ast.Dict)), None)
 
     def settled(self, node: ast.expr) -> ast.expr:
-        """Returns the value of a name if the text assigns the name exactly once. Otherwise, returns the node itself."""
+        """Returns the value of a name that the text assigns exactly once; any other node unchanged."""
         for _ in range(MAX_DEPTH):
             if not isinstance(node, ast.Name) or node.id not in self._constants:
                 break

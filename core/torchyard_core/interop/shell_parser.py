@@ -20,23 +20,23 @@ MAX_DEPTH = 4
 _BEFORE = {"nohup", "sudo", "exec", "time", "setsid"}
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _SSH_TAKES = set("BbcDEeFIiJLlmOopQRSWw")
-"""Options of `ssh` with a value."""
+"""Options of `ssh` that take a value."""
 _BETWEEN = {"&&", "||", ";", "&", "|"}
 _REDIRECTION = re.compile(r"(?:[0-9]|&)?(?:>>?|<)")
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The words of a command, and its line."""
+    """The words of a command, and the line where it begins."""
 
     words: tuple[str, ...]
     line: int
-    """First line, counted from 1."""
+    """The line where the command begins, counted from 1."""
     host: str = ""
     """The host on which `ssh` runs the command; empty if the command does not run through `ssh`."""
 
     def options(self) -> Iterator[tuple[str, str]]:
-        """Yields name (without dashes) and value of each option: `--name=value`, `--name value` or `-name value`."""
+        """Yields the name (without dashes) and value of each `--name=value`, `--name value` or `-name value`."""
         words = list(self.words)
         while words:
             word = words.pop(0)
@@ -65,7 +65,7 @@ class CommandLine:
 
 
 def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list[CommandLine]:
-    """Returns the commands in a text that begins at `line`, including those that `ssh` and `sh -c` run.
+    """Returns the commands in text that begins at `line`, including those that `ssh` and `sh -c` run.
 
     Raises FileProblem for invalid syntax.
     """

@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Measurement:
-    """The bandwidth of one pair of hosts."""
+    """The measured bandwidth between two hosts."""
 
     pair: Pair
     bytes_s: float | None

@@ -35,7 +35,7 @@ class Reservation:
     """The calendar's decision about a launch."""
 
     checks: tuple[Check, ...] = ()
-    """The calendar's lines of the checklist. Their name is `booking`."""
+    """Checklist lines of the calendar, named `booking`."""
     booking_id: str | None = None
     """The booking that holds the run's GPUs."""
     owner: str = ""

@@ -13,7 +13,7 @@ from torchyard_core.text_sanitizer import one_line
 
 LARGE_FILE = 100_000_000
 LARGE_FOLDER = 2_000_000_000
-"""The user must confirm an upload if one file, or all files together, exceed these sizes in bytes."""
+"""Sizes in bytes of one file and of all files together, above which the user must confirm an upload."""
 NAMED = 5
 
 

@@ -112,7 +112,7 @@ class Launch:
     _root: str | None = None
     """The root hash of the run's code, once it was sent."""
     _code: str | None = None
-    """The hash of the program's files among them."""
+    """The hash of the program's files in the run's code, as in `RunRecord.code`."""
 
     def __post_init__(self) -> None:
         self._progress = LaunchProgress(self.on_event, self.on_check, self.on_progress)
@@ -323,10 +323,7 @@ class Launch:
         return (self.source.folder / expand_user(workdir)).resolve()
 
     def _snapshot(self, context: LaunchContext) -> Snapshot | None:
-        """Returns a snapshot of the working folder, or None if there is none.
-
-        Asks the user before an unusual upload.
-        """
+        """Returns a snapshot of the working folder, or None if there is none. An unusual upload needs confirmation."""
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
             return None

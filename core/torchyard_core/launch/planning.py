@@ -96,11 +96,10 @@ class Planner:
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """Returns a plan on GPUs that the calendar allows.
+        """Returns a plan on GPUs that the calendar allows; on all GPUs if there is no such plan or no calendar.
 
-        If there is no such plan, or no calendar, returns a plan on all GPUs.
-
-        If a plan on all GPUs cannot start, it contains the problems. If it can, the calendar may raise its refusal.
+        A plan on all GPUs that cannot start contains the problems. For one that could start, the calendar may raise its
+        refusal.
         """
         if self._reserving is not None:
             for choice in self._reserving.choices(known):
@@ -113,7 +112,7 @@ class Planner:
         return planned
 
     def _plans_of_runs(self, planned: Plan) -> Sequence[Plan]:
-        """Returns the plans of the runs in `planned`, which contains several only for a sweep."""
+        """Returns the plan of each run in `planned`. Only the plan of a sweep contains several runs."""
         return [planned]
 
     def _plan(self, hosts: Sequence[HostFacts]) -> Plan:

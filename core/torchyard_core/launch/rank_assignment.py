@@ -25,7 +25,7 @@ TRAINERS_GANG = "trainers"
 
 @dataclass(frozen=True, slots=True)
 class PlannedReplica:
-    """A replica with its place in the cluster. `host` is None if no host has capacity for it."""
+    """A replica with its host, GPUs, gang and ranks. `host` is None if no host has capacity for it."""
 
     replica: Replica
     gang: str
@@ -75,7 +75,7 @@ class World:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run."""
+    """The plan of a run: its replicas with their hosts, its process groups, and its problems."""
 
     topology: Topology
     replicas: tuple[PlannedReplica, ...]

@@ -41,7 +41,7 @@ MAX_LIST = MAX_LINE - 4096
 YAML_SUFFIXES, PROFILE_SUFFIX = (".yaml", ".yml"), ".json"
 SOURCE_SUFFIXES = (".py", ".sh")
 MAX_DOCUMENT = 4 * 1024 * 1024
-"""Maximum size of a document in bytes. Larger files belong to the program."""
+"""Maximum size of a document in bytes. Larger files count as files of the program."""
 START_OF_DOCUMENT = 4096
 """Number of bytes in which a document's first keys are found, so that data files are not read to their ends."""
 _PROFILE = re.compile(rb'\s*\{\s*"format"\s*:')
@@ -229,13 +229,13 @@ def _is_document(snapshot: Snapshot, entry: Entry) -> bool:
 
 
 def _is_profile(content: bytes) -> bool:
-    from torchyard_core.advisor.profile import is_profile  # Most folders contain no profile.
+    from torchyard_core.advisor.profile import is_profile  # Deferred, since most folders have no profile.
 
     return is_profile(content)
 
 
 def _is_topology_or_search(content: bytes) -> bool:
-    from torchyard_core.sweeps.search_file import search_from_text  # Many folders contain no document.
+    from torchyard_core.sweeps.search_file import search_from_text  # Many folders have no document.
     from torchyard_core.topology.file import topology_from_text
 
     try:

@@ -21,7 +21,7 @@ from torchyard_core.next_steps import CheckHosts, SetField, SetHostField
 PIECE = 1 << 20
 """Maximum number of bytes of file content in one message."""
 IN_FLIGHT = 4
-"""Number of unanswered messages. It is large enough to fill the link, and small enough to cancel quickly."""
+"""Maximum number of messages that await an answer: enough to fill the link, but few enough to cancel quickly."""
 ANSWER_TIMEOUT_S = 300.0
 ASK_AGAIN_S = 0.25
 """Interval in seconds at which the upload asks for the state of another upload to the same store."""

@@ -291,7 +291,10 @@ _KEEPER_LEFT = ("run_over", "disconnected")
 
 
 def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
-    """Sends a request to all hosts. After TAKE_BACK_S, also returns futures that have no answer yet."""
+    """Sends a request to all hosts, and waits up to TAKE_BACK_S for the answers.
+
+    Some futures may still have no answer.
+    """
     answers = {host: link.submit(method, params) for host, link in links.items()}
     wait(answers.values(), timeout=TAKE_BACK_S)
     return answers

@@ -16,7 +16,7 @@ SCHEMA_FILE = Path(__file__).parents[3] / "resources" / "search.schema.json"
 
 
 def search_schema() -> dict[str, Any]:
-    """Returns the schema with each key's description."""
+    """Returns the schema of the search file with each key's description."""
     return document_schema(model.Search, model, "Torchyard search")
 
 

@@ -26,7 +26,7 @@ from torchyard_core.topology.model import Topology
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{params\.([^{}]*)\}")
 SIMILAR = 0.5
-"""Cutoff for misspelt parameters, which is that of two interchanged letters: names such as `lr` are short."""
+"""Similarity from which a parameter counts as misspelt. It is low because names may be as short as `lr`."""
 _OF_SAMPLERS = {"startup_trials": (SamplerKind.TPE, SamplerKind.CMA_ES)}
 _OF_PRUNERS = {
     "startup_trials": (PrunerKind.MEDIAN,),

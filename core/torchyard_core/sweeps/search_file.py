@@ -46,7 +46,7 @@ class SearchFile:
         return tuple(sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
     def check_topology(self, source: TopologyFile) -> tuple[Problem, ...]:
-        """Returns the problems that a valid topology has with this search: parameters that are unknown here."""
+        """Returns the problems of a topology whose arguments contain parameters that this search does not have."""
         if self.search is None or source.topology is None:
             return ()
         found = check_placeholders(self.search, source.topology, self.source)

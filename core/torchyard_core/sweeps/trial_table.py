@@ -52,7 +52,7 @@ class SweepTable:
     slots: tuple[tuple[str, ...], ...]
     """The hosts of each slot. Trials in different slots run concurrently."""
     lost: tuple[str, ...]
-    """Lost hosts."""
+    """Names of the hosts that the sweep has lost."""
     trials: tuple[Trial, ...]
     importances: Mapping[str, float]
     """The importance of parameters, the most important first; empty while there are too few trials."""

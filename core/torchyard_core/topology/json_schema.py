@@ -23,7 +23,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def topology_schema() -> dict[str, Any]:
-    """Returns the schema with each key's description."""
+    """Returns the schema of the topology file with each key's description."""
     return document_schema(Topology, model, "Torchyard topology")
 
 

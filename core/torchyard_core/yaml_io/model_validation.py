@@ -210,7 +210,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """Returns the limits of a field as text. If the field's text is too long, returns its maximum length."""
+    """Returns the limits of a field as a phrase such as ` of at least 1`, or an empty string."""
     field = _fields_around(model, place).get(str(place[-1]))
     least: object = None
     most: object = None

@@ -22,7 +22,7 @@ MAX_DEPTH = 64
 MAX_VALUES = 400_000
 """Maximum number of values of a document after the expansion of aliases.
 
-The limit protects against texts that grow exponentially by aliases.
+The limit protects against text that grows exponentially by aliases.
 """
 MAX_DIGITS = 18
 
@@ -143,7 +143,7 @@ class _Composer:
             raise self._stop(line, f"the document expands to more than {MAX_VALUES} values.")
 
     def _next_place(self, line: int) -> Place:
-        """Returns the location of the next value. Raises FileProblem if the value is in the place of a key."""
+        """Returns the location of the next value. Raises FileProblem for a list or mapping as a key."""
         if not self._open:
             return ()
         parent = self._open[-1]
@@ -223,7 +223,10 @@ class _Composer:
         self._put(closed.value, closed.line)
 
     def _merge(self, into: dict[str, Any], merged: Any, line: int) -> None:
-        """Adds the keys of `<<: *other` that `into` does not contain. Raises FileProblem for a value without keys."""
+        """Adds the keys of `<<: *other` that `into` does not contain.
+
+        Raises FileProblem if `other` is not a mapping.
+        """
         for part in merged if isinstance(merged, list) else [merged]:
             if not isinstance(part, dict):
                 raise self._stop(line, "`<<` takes a block of keys, or a list of them.")

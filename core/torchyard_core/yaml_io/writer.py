@@ -44,7 +44,7 @@ _BlockDumper.add_representer(str, _represent_lines)
 
 
 def dump_flow(value: Any) -> str:
-    """Returns a value in flow style on one line."""
+    """Returns a value as YAML in flow style on one line."""
     text: str = yaml.dump(
         [value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10_000_000
     )

@@ -53,7 +53,7 @@ def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
 
 
 def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: Rules, person: str) -> Busy:
-    """Returns, by slot ID, the intervals during which GPUs are busy or the given person may not book them."""
+    """Returns, by slot ID, the intervals during which a GPU is busy or closed to the person."""
     if not rules.windows or within.is_empty:
         return busy
     closed: dict[tuple[Window, ...], list[Interval]] = {}

@@ -1,4 +1,4 @@
-"""The rule of length and horizon: how short and how long a booking may be, and how far ahead it may end."""
+"""The length and horizon rule: how short and how long a booking may be, and how far ahead it may end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule of quota: the GPU-hours that a person may book in a week."""
+"""The quota rule, which limits the GPU-hours that a person may book in a week."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class QuotaSettings(SharedSettings):
     """Settings of quotas. A quota of None means no limit. Weeks (from Monday) and days refer to the team's `zone`."""
 
     quota_gpu_hours: float | None = None
-    """How many GPU-hours a person may book per week."""
+    """GPU-hours that each person may book per week."""
     quotas: Mapping[str, float] = field(default_factory=dict)
-    """Quotas of individual persons."""
+    """Quotas that replace `quota_gpu_hours` for individual users, by name."""
     same_day_is_free: bool = True
     """Whether the part of a new or changed booking that is on the current day counts towards no quota.
 

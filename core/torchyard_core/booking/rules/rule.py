@@ -42,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class FormField:
-    """A setting that the rules form shows as text."""
+    """A field of the rules form, which shows a setting as text."""
 
     setting: str
     title: str
@@ -74,7 +74,7 @@ MOST = 1_000_000
 
 
 def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormField:
-    """Returns a form field for a number. If the setting is optional, an empty text means no limit."""
+    """Returns a form field for a number. If the setting is optional, an empty field means no limit."""
 
     def read(text: str) -> float | None:
         if is_optional and not text.strip():
@@ -90,7 +90,7 @@ def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormF
 def read_number(name: str, text: str) -> float:
     """Parses a number entered in the form.
 
-    For invalid text, raises UsageError with a message that begins with `name`.
+    Raises UsageError, with a message that begins with `name`, for other text.
     """
     try:
         return float(text.strip())

@@ -76,12 +76,12 @@ FORM: tuple[FormField, ...] = tuple(
 
 
 def form_texts(rules: Rules) -> dict[str, str]:
-    """Returns the texts of the form fields. Keys are the names of settings."""
+    """Returns the form's text for each setting that has a field."""
     return {field.setting: field.write(getattr(rules, field.setting)) for field in FORM}
 
 
 def read_form(texts: Mapping[str, str], current: Rules) -> Rules:
-    """Parses the texts in a form.
+    """Returns the rules that a form contains, parsed from the text of each field.
 
     Settings without a field keep their values in `current`. Raises UsageError for an invalid text.
     """
@@ -90,7 +90,7 @@ def read_form(texts: Mapping[str, str], current: Rules) -> Rules:
 
 
 def form_problems(texts: Mapping[str, str], current: Rules) -> dict[str, UsageError]:
-    """Returns the problems of invalid form fields, in the order of the form. Keys are the names of settings.
+    """Returns the problem of each setting whose form field is invalid, in the order of the form.
 
     If settings contradict each other, such as a window and its group, only one of them is reported: the first one whose
     value in `current` would remove the contradiction.

@@ -1,4 +1,4 @@
-"""The rule of open times, which limits when a group of persons may book which GPUs."""
+"""The open times rule, which limits the times at which a group of users may book certain GPUs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowSettings(SharedSettings):
-    """Open times, and the groups of persons to which they refer."""
+    """Open times, and the groups of users to which they refer."""
 
     windows: tuple[Window, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

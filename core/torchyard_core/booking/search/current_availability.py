@@ -59,7 +59,10 @@ class SlotNow:
 def slots_now(
     slots: Iterable[Slot], bookings: Sequence[Booking], users: Mapping[str, Collection[str]], now: datetime
 ) -> tuple[SlotNow, ...]:
-    """Returns the slots in order. `users` maps slot IDs to users; slots whose use is unknown are missing."""
+    """Returns the state of each slot, sorted by host and GPU.
+
+    `users` maps slot IDs to users; slots whose use is unknown are missing.
+    """
     by_slot: dict[str, list[Booking]] = {}
     for booking in sorted(bookings, key=lambda one: one.start):
         if booking.is_live and booking.end > now:

@@ -49,7 +49,7 @@ class Watch:
     def close(self) -> None:
         """Stops the thread, and waits until it has ended unless called on that thread.
 
-        After the wait, `on_change` is not called.
+        After the wait, `on_change` is no longer called.
         """
         self._closed.set()
         if self._thread is not threading.current_thread():
@@ -139,7 +139,7 @@ class Watch:
 
 
 MOST_BOOKINGS = 2000
-"""If more bookings than this have changed, a reader reads all bookings of its period again."""
+"""Maximum number of changed bookings that are returned. After more changes, a reader reads all bookings again."""
 _MOST_ENTRIES = 20_000
 
 

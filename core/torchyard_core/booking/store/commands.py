@@ -131,7 +131,7 @@ class BookingCommands:
 
         Each occurrence that can be booked counts towards the quota of the later ones.
 
-        If `free_ones` is false, raises the first refusal.
+        Raises the first refusal if `free_ones` is false.
         """
         free: list[Draft] = []
         missed: list[SkippedOccurrence] = []
@@ -161,7 +161,8 @@ class BookingCommands:
     ) -> Booking:
         """Changes the given fields of a booking. The start and the GPUs of a running booking cannot be changed.
 
-        If `expected` is given, raises Refused if the times, GPUs, texts or settings of the booking differ from it.
+        Raises Refused if `expected` is given and the times, GPUs, title, purpose or settings of the booking differ from
+        it.
         """
 
         def attempt(connection: Connection) -> Booking:
@@ -186,7 +187,7 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
     ) -> tuple[Booking, ...]:
-        """Changes this and the later bookings of a series. With `everything`, changes all of its future bookings.
+        """Changes this booking and the later ones of its series; with `everything`, all future bookings of the series.
 
         Either all of these bookings are changed, or none. `start` and `end` refer to this booking. If one of them is
         given, the other bookings are moved by the same amount of local time, and get the same length.

@@ -47,8 +47,8 @@ _RULES = RULE_CODES | {"unknown_gpu", "no_fit", "isolation"}
 class PoolHooks:
     """Callbacks that are called when a connection is taken from the engine's pool.
 
-    They can be changed while other threads take connections. SQLAlchemy's own listeners cannot be changed then: if one
-    thread adds a listener, another thread fails with "deque mutated during iteration".
+    They can be changed while other threads take connections. SQLAlchemy's own listeners cannot be changed at that time:
+    if one thread adds a listener, another thread fails with "deque mutated during iteration".
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -186,7 +186,7 @@ def close_engine(engine: Engine) -> None:
 def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
     """Connects with libpq's own mechanisms (PGPASSWORD, ~/.pgpass, a certificate).
 
-    If they are not sufficient, uses the password in the keyring.
+    If they are not sufficient, the password in the keyring is used.
     """
     import psycopg
 

@@ -34,7 +34,7 @@ from torchyard_core.next_steps import ListBookings
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_FIELDS = ("id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end")
 _SNAPSHOT_FRESH_S = 3600
-"""Agents enforce a snapshot of the calendar until it has reached this age in seconds."""
+"""Maximum age in seconds of a calendar snapshot that agents enforce."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class BookingQueries:
     _session: StoreSession
 
     def now(self) -> datetime:
-        """Returns the time of the calendar; see `StoreSession.now`."""
+        """Returns the current time by the calendar's clock; see `StoreSession.now`."""
         with self._session.transaction() as connection:
             return self._session.now(connection)
 
@@ -64,7 +64,7 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Returns the bookings that overlap the period, by start.
+        """Returns the bookings that overlap the period, ordered by start.
 
         With `live`, only bookings that hold their GPUs are returned.
         """
@@ -142,7 +142,7 @@ class BookingQueries:
         return changes_of(noted)
 
     def bookings_named(self, beginning: str) -> tuple[Booking, ...]:
-        """Returns up to 6 bookings, past or future, whose IDs begin with the text."""
+        """Returns up to 6 bookings, past or future, whose IDs begin with `beginning`."""
         return self._some(tables.bookings.c.id.startswith(beginning, autoescape=True), 6)
 
     def bookings_near(self, booking_id: str) -> tuple[Booking, ...]:
@@ -319,7 +319,7 @@ class BookingQueries:
             raise StoreUnreadable(self._session.place, f"the rules ({error})") from None
 
     def logins(self) -> tuple[Login, ...]:
-        """Returns the persons behind UNIX users on hosts."""
+        """Returns the entries that assign UNIX user names on hosts to team members."""
         with self._session.transaction() as connection:
             return tuple(Login(*row) for row in connection.execute(select(tables.logins)).all())
 

@@ -53,10 +53,7 @@ class StoreSession:
         return transaction(self.engine, writes=writes)
 
     def now(self, connection: Connection) -> datetime:
-        """Returns the time by the clock of the team's database.
-
-        For a file, and with `own_time`, returns the time of `clock` instead.
-        """
+        """Returns the current time by the clock of the team's database; for a file, and with `own_time`, by `clock`."""
         if self._own_time:
             return whole_seconds(self.clock())
         found: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()

@@ -36,7 +36,7 @@ def transfer_all(
     Args:
         source: The store to read.
         target: The store to write.
-        persons: New names of persons by old name, for example to replace the name in the settings by the database role.
+        persons: New user names by old name, for example to replace the name in the settings by the database role.
 
     Raises:
         PermissionDenied: The user is not an admin of the target.

@@ -120,7 +120,7 @@ class UsageRecords:
         return self._writer.update(connection, booking, state=_FREES[found.verdict], let_go_at=now, changed=now)
 
     def soon_idle(self) -> tuple[tuple[Booking, datetime], ...]:
-        """Returns the user's running bookings that will soon be released as idle, with the time of the release."""
+        """Returns the user's running bookings that will soon be released as idle, each with its release time."""
         now = self._queries.now()
         rules, evidence = self._queries.rules(), self.idle_evidence()
         mine = self._queries.bookings(now, now + timedelta(seconds=1), owner=self._session.person, live=True)

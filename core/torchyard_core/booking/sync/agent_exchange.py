@@ -38,10 +38,9 @@ class Exchanged:
 
 
 def exchange_with_agents(fleet: Fleet, store: BookingStore) -> Exchanged:
-    """Records the reports of the connected hosts in the calendar, and sends them the calendar.
+    """Records the hosts' reports, releases idle bookings, processes the waitlist, and sends the calendar to the hosts.
 
-    Then releases idle bookings and processes the waitlist. Opens no connections to hosts. Raises errors of the store,
-    such as StoreUnavailable.
+    Opens no connections to hosts. Raises errors of the store, such as StoreUnavailable.
     """
     links = open_links(fleet)
     now = store.now()
@@ -85,10 +84,10 @@ def combine_evidence(reports: HostReports, bookings: Iterable[Booking], reporter
 def reported_uses(reports: HostReports, logins: Sequence[Login]) -> tuple[Use, ...]:
     """Returns the reported use of GPUs.
 
-    The person in a report is used unless the entries of `logins` assign the user name on that host to other persons. In
-    that case, and if a report contains no person, the assigned person is used; several persons are joined as "one of:
-    kim, lee". A user name that no entry contains is used as the person's name. If it occurs only in entries for other
-    hosts, or as a person, the host is added: "kim on gpu-a". Invalid reports are ignored.
+    The person in a report is used unless entries of `logins` assign the user name on that host to other team members.
+    In that case, and if a report contains no person, the assigned member is used; several members are joined as "one
+    of: kim, lee". A user name that no entry contains is used as the person's name. If it occurs only in entries for
+    other hosts, or as a person, the host is added: "kim on gpu-a". Invalid reports are ignored.
     """
     uses = []
     for host, answer in reports.items():

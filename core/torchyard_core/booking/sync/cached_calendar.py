@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchyard_core.booking.sync.local_copy import LocalCopy
 
 SPARE = timedelta(days=2)
-"""Loaded bookings are reused for a shorter period if the loaded period exceeds it by at most this duration."""
+"""Maximum duration by which a loaded period may exceed a requested period for which its bookings are reused."""
 RETRY_S = 3.0
 """Seconds between attempts to reach an unavailable database. Otherwise each redraw would wait for a timeout."""
 
@@ -52,7 +52,7 @@ class _Loaded:
     time: Interval
     position: Position
     bookings: tuple[Booking, ...]
-    """The bookings in order of start and ID."""
+    """The bookings, ordered by start and ID."""
     slots: tuple[Slot, ...] = ()
     as_of: datetime | None = None
     last: tuple[Position, Changes] | None = None
@@ -160,7 +160,7 @@ class Calendar:
         return self._view(look, since, until)
 
     def view_of(self, owner: str | None, since: datetime, until: datetime) -> View:
-        """Returns the bookings of a period, optionally of one owner. Unlike `view`, does not reuse loaded bookings."""
+        """Returns the bookings of a period, optionally of one owner. Loaded bookings are not reused."""
         return self._view(lambda store, *_: store.bookings(since, until, owner=owner), since, until, owner)
 
     def view_around(self, now: datetime, until: datetime) -> View:
@@ -203,10 +203,10 @@ class Calendar:
         return replace(view, bookings=tuple(one for one in view.bookings if owner in (None, one.owner)))
 
     def keep(self, *, all_of_it: bool = False) -> None:
-        """Extends the local copy of the calendar by one step. With `all_of_it`, completes the copy.
+        """Extends the local copy of the calendar by one step, or completes it with `all_of_it`.
 
-        If `all_of_it` is false, has no effect if `store` has not been called since the copy was last updated. Errors
-        are ignored.
+        Errors are ignored. Has no effect if `all_of_it` is false and `store` was not called since the copy was last
+        updated.
         """
         if self._is_kept and not all_of_it:
             return

@@ -183,7 +183,7 @@ def launch_and_follow(
             discard_output()
             message = "the reader of this output has closed the pipe, so the launch was undone."
             raise RunFailed(message, code="unread", hint="Add --detach to start it and leave.") from None
-        sync_calendar(chosen, fleet)  # The agents get the booking now, since no desktop may connect later.
+        sync_calendar(chosen, fleet)  # The agents get the booking now, since desktops might not connect later.
         if started.reserved.start_at is not None and not as_json:
             when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())
             remark(f"It starts at {when} by itself; this computer need not be on then.")

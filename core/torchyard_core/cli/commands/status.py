@@ -21,7 +21,7 @@ from torchyard_core.formatting import counted, memory, percent, utc_timestamp
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
-"""The next booking of a GPU is shown only if it begins within this time."""
+"""Time from now within which a GPU's next booking must begin to be shown."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
@@ -82,8 +82,8 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
     """Returns the bookings of the coming days, and the exit code.
 
-    If the database is unavailable, returns the last known bookings. After any other calendar error, returns an empty
-    view with the exit code of the error.
+    If the database is unavailable, the bookings are the last known ones. After any other calendar error, the view is
+    empty, and the exit code is that of the error.
     """
     try:
         return calendar.view_around(now, now + LOOK_AHEAD), 0

@@ -104,7 +104,7 @@ def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, dat
 
 @contextmanager
 def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, as_json: bool) -> Iterator[None]:
-    """If the block raises a clash, prints it with the `command` for the nearest alternative, and exits."""
+    """Prints a clash that the block raises, with the `command` for the nearest alternative, and exits."""
     try:
         yield
     except Clash as clash:

@@ -262,4 +262,4 @@ def _training(report: Event, latest: list[Event]) -> str:
 
 
 RunView = JsonView | PlainView
-"""The output of one run."""
+"""A view that prints the launch and the events of one run."""

@@ -12,7 +12,7 @@ from torchyard_core.next_steps import NextStep, ShowSweep, WriteTrial
 def trials_text(results: Mapping[str, Any]) -> str:
     """Returns the numbers of trials in `SweepTable.results`, such as `12 of 50 trials, 1 failed, 2 interrupted`.
 
-    Interrupted trials are not among the first number, since their parameters are tried again.
+    Interrupted trials are not included in the first number, since their parameters are tried again.
     """
     done = results["complete"] + results["failed"] + results["pruned"]
     parts = [f"{done} of {results['wanted']} trials", f"{results['failed']} failed"]

@@ -29,7 +29,7 @@ from torchyard_core.next_steps import Advice, SetHostField
 LOGIN_TIMEOUT_S = 60.0
 """Timeout in seconds for each authentication request. It is long because logins on slow hosts may take 10 s."""
 PATIENT_FOR_S = 10.0
-"""If the server closes the connection after a prompt was open for this many seconds, the login has expired."""
+"""Seconds that a prompt must have been open for a connection that the server closes to count as an expired login."""
 METHODS = ("publickey", *ASKING_METHODS)
 """The authentication methods in the order in which they are tried."""
 

@@ -35,14 +35,14 @@ DROPS_FOR_S = 20.0
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
-"""Error texts by which an `ssh` that is used as a ProxyCommand reports that an sshd dropped its connection."""
+"""Parts of error messages by which an `ssh` used as a ProxyCommand reports that an sshd dropped its connection."""
 
 # This package explains errors itself, so the tracebacks that paramiko logs are suppressed.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 class SshDialer:
-    """Logs in on hosts with keys and with credentials entered by the user. Thread-safe."""
+    """Logs in to hosts with keys and with credentials entered by the user. Thread-safe."""
 
     def __init__(self, known_hosts: Path, questions: Prompter | None = None):
         """Creates a dialer.
@@ -62,7 +62,7 @@ class SshDialer:
         self._config = UserConfig()
 
     def connect(self, host: Host) -> SshConnection:
-        """Logs in on `host` through its bastions.
+        """Logs in to `host` through its bastions.
 
         Raises HostError if this fails, and FileProblem for an invalid configuration.
         """

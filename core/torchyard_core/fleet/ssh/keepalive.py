@@ -74,7 +74,7 @@ def keepalive_request() -> paramiko.Message:
     request = paramiko.Message()
     request.add_byte(cMSG_GLOBAL_REQUEST)
     request.add_string("keepalive@openssh.com")
-    request.add_boolean(True)  # This value requests an answer.
+    request.add_boolean(True)  # The flag `want reply` requests an answer.
     return request
 
 

@@ -27,8 +27,8 @@ def explain(route: Route, error: BaseException) -> HostError:
             hint="Is its sshd flooded with logins (MaxStartups), does it block this computer, or does the port belong "
             "to another program?",
         )
-    # An address that cannot be encoded as a host name, such as one with more than 63 letters between two dots, raises
-    # UnicodeError.
+    # An address that cannot be encoded as a host name, such as one with more than 63 characters between two dots,
+    # raises UnicodeError.
     if isinstance(error, (socket.gaierror, UnicodeError)):
         hint = ("Use an IP address, or a Host of ~/.ssh/config.", SetHostField(name, "address"))
         of_name = f" of {name}" if name != route.address else ""

@@ -50,7 +50,7 @@ class LoginGate:
 class LoginThrottle:
     """The login gates of all sshds, each of which limits the logins on one sshd.
 
-    The keys are values of `Route.throttle_key`, or texts for logins of the system's ssh.
+    The keys are values of `Route.throttle_key`, or strings for logins by the system's ssh.
     """
 
     def __init__(self) -> None:

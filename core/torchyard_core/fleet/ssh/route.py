@@ -267,7 +267,7 @@ class _Unexpanded(paramiko.SSHConfig):
     Tokens are expanded later, because address, port and user also depend on the fleet file.
     """
 
-    TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - paramiko's own
+    TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - as in paramiko
 
 
 class UserConfig:

@@ -27,7 +27,7 @@ FORMS = ("json", "export")
 
 
 def value_of(variable: str, text: str, source: str) -> DocumentReader:
-    """Returns the document that a text assigns to a variable, or that is the whole text.
+    """Returns the document that `text` assigns to a variable, or that is the whole text.
 
     Raises FileProblem if the document does not parse.
     """
@@ -132,7 +132,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
 
 
 def _plans(topology: Topology) -> list[ReplicaPlan]:
-    """Returns plans of the replicas that contain only what names and addresses require."""
+    """Returns plans of the replicas in which only the fields for names and addresses have meaningful values."""
     addresses = addresses_for(topology)
     return [
         ReplicaPlan(

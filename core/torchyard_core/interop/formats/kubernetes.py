@@ -49,7 +49,7 @@ _EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a JobSet. With the form `job`, writes a Service, and a Job for each pool."""
+    """Writes a JobSet or, with the form `job`, a Service and a Job for each pool."""
     form = options.form or FORMS[0]
     remarks: list[Remark] = []
     components = components_of(topology, remarks)

@@ -58,7 +58,7 @@ _OTHERS = (
     "slurm",
     "kubernetes",
 )
-"""Formats that are recognised before a text is parsed as SINGA's format."""
+"""Formats that are recognised before text is parsed as SINGA's format."""
 _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 

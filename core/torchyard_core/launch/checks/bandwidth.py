@@ -29,11 +29,11 @@ PULL_S = 0.4
 """Time in seconds for which data is transferred between two hosts, in both directions at the same time."""
 DAY_S = 86400.0
 SLOW_LINK_BYTES_S = 60e6
-"""Below this bandwidth, each direction of a pair is also measured alone."""
+"""Bandwidth in bytes per second below which each direction of a pair is also measured alone."""
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
-"""If at least three pairs are measured, a pair below this fraction of the median bandwidth gets a warning."""
+"""Fraction of the median bandwidth below which a pair gets a warning, if at least three pairs are measured."""
 
 
 def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Measurement]:

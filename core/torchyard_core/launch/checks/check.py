@@ -60,7 +60,7 @@ class Check:
     """
 
     name: str
-    """A name of `CHECKLIST`."""
+    """The name of the row in `CHECKLIST`."""
     host: str
     """The host that the line is about; empty for all hosts."""
     ok: bool

@@ -49,7 +49,9 @@ def check_start_clock(primary: str, clock: Clock) -> Check:
 
 
 def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
-    """Returns a line for all hosts, or a warning for each host whose clock is wrong. Returns no lines for one host.
+    """Returns a line for all hosts, or a warning for each host whose clock is wrong.
+
+    Returns no lines for a single host.
 
     The reference is the median of the hosts' clocks, not this computer's clock.
     """

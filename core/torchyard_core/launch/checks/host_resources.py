@@ -15,7 +15,7 @@ NOFILE_A_RANK = 8
 SHM_LEAST = 1 << 30
 MEMLOCK_LEAST = 1 << 30
 MUCH_OF_A_GPU = 0.5
-"""The launch is prevented if processes already use more than this fraction of a GPU's memory."""
+"""Maximum fraction of a GPU's memory that may already be in use. The launch is prevented if more is in use."""
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""

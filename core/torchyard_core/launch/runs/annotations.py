@@ -28,12 +28,12 @@ class Annotation:
 
     @property
     def text(self) -> str:
-        """The tags and the note as one text, for searching."""
+        """The tags and the note as one string, for searching."""
         return " ".join([*(f"#{tag}" for tag in self.tags), self.note])
 
 
 def tags_from_text(text: str) -> tuple[str, ...]:
-    """Returns the distinct tags of a text such as `baseline, #lr-3`. Raises UsageError for a tag that is too long."""
+    """Parses tags such as `baseline, #lr-3`, and removes duplicates. Raises UsageError for a tag that is too long."""
     found = [part.lstrip("#") for part in _SEPARATORS.split(text)]
     return checked_tags(tag for tag in found if tag)
 

@@ -59,7 +59,7 @@ def _files(host: str, answer: Any) -> Files:
 
 
 def without_copies(found: Mapping[str, Files]) -> dict[str, Files]:
-    """Returns the files with each checkpoint only at the first host that has it."""
+    """Removes copies of checkpoints: each checkpoint is kept only for the first host that has it."""
     seen: set[str] = set()
     left: dict[str, Files] = {}
     for host, files in found.items():

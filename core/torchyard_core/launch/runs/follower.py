@@ -70,7 +70,7 @@ class Follower:
         self._retry: _Retry | None = None
 
     def events(self, duration: float | None = None) -> Iterator[Event | None]:
-        """Yields journal events and live reports in order, and None whenever none has arrived for POLL_S.
+        """Yields journal events and live reports in order, and None whenever no event has arrived for POLL_S.
 
         Ends after `run_ended` or `duration` seconds. Raises RunFailed if the primary's keeper exited before the end of
         the run, and HostError or AgentRefused if the first subscription fails.

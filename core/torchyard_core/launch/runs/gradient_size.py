@@ -1,4 +1,4 @@
-"""Sizes of models' gradients, as the newest runs reported them."""
+"""Gradient sizes of models, as reported by the newest runs."""
 
 from __future__ import annotations
 

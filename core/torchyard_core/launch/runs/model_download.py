@@ -61,7 +61,7 @@ def model_sources(
     links: Mapping[str, AgentLink],
     pythons: Mapping[str, str | None],
 ) -> dict[str, ModelSource]:
-    """Returns the source on each host of `links` that knows the run.
+    """Returns the model source of each host of `links` that knows the run.
 
     For a run that this desktop launched, the desktop's record is used for all hosts. Otherwise, each host's own record
     is used for that host.

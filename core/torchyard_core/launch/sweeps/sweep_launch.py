@@ -159,7 +159,7 @@ class SweepLaunch(Launch):
                 "replicas": planned_replicas(slot),
                 "sweep_run": self.run_id,
             }
-            record.pop("booking", None)  # The booking is that of the sweep.
+            record.pop("booking", None)  # Trials have no booking of their own.
             return {
                 "name": f"{self.name} trial",
                 "host": host,

@@ -169,7 +169,7 @@ def add_replicas(
 
 
 def free_pool_name(topology: Topology, wish: str) -> str:
-    """Returns the requested name if it is free, otherwise with the lowest number from 2 that makes it unique."""
+    """Returns the requested name if it is free, otherwise that name with the lowest free number, beginning with 2."""
     taken = {pool.name for pool in topology.pools}
     number = 1
     name = wish

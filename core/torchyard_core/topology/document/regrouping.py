@@ -94,7 +94,7 @@ def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str])
         places: The current host and GPUs of each placed replica, in the syntax of a pin.
 
     Raises:
-        UsageError: Neither replica of an exchange has a place.
+        UsageError: Neither replica of an exchange is placed.
     """
     after = change.after if change.after is not None else topology
     pins: dict[str, str | None] = {}

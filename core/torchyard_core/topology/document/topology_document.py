@@ -74,7 +74,7 @@ class TopologyDocument:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Problems of a text that is not a topology. Edits of the value are refused until it is corrected."""
+        """The problems of text that is not a topology. Edits of the value are refused until it is corrected."""
         return self._state.problems
 
     def replace(self, value: Topology) -> None:
@@ -97,7 +97,7 @@ class TopologyDocument:
         return DocumentState(value, Written(value, text))
 
     def restore(self, state: DocumentState) -> None:
-        """Sets a state, after an edit or its undo."""
+        """Replaces the state. Used by edits, and to undo and redo them."""
         self._state = state
         self._text = None
         self.changed.emit()
@@ -197,7 +197,7 @@ class TopologyDocument:
         self.changed.emit()
 
     def save(self, path: Path | str | None = None) -> None:
-        """Writes the file atomically. With `path`, saves the document under another name.
+        """Writes the file atomically. With `path`, the document is saved under another name.
 
         Raises FileProblem with the code `no_file`, `broken_file`, `read_only_file`, `changed_on_disk` (see `keep_mine`)
         or `unwritable_file`.
@@ -249,7 +249,7 @@ class TopologyDocument:
 
 
 def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, tuple[Problem, ...]]:
-    """Returns the topology in a text, which may have no pools, or None and the problems of the text."""
+    """Parses a topology, which may have no pools. Returns the topology, or None and the problems of the text."""
     source = str(path or UNTITLED)
     try:
         file = topology_from_text(text.removeprefix(BOM), source, path.parent if path is not None else None)

@@ -328,7 +328,7 @@ class _PlacementAttempt:
         allowed = self._allowed(pool, self._capacities)
         rule = pool.placement or (PlacementRule.PACK if pool.gpus else PlacementRule.SPREAD)
         if pool.placement is None and not any(capacity.host.checked for capacity in allowed):
-            rule = PlacementRule.SPREAD  # Packing needs to know the capacity of hosts.
+            rule = PlacementRule.SPREAD  # Packing requires hosts of known capacity.
         if rule is PlacementRule.PACK:
             capacities = self._packed(pool, allowed, len(replicas))
         else:

@@ -56,7 +56,7 @@ def mixed_time(trainers: int, reducers: int) -> float:
 def mixed_parts(trainers: int, reducers: int) -> tuple[float, float]:
     """Returns the parts of the gradients that each trainer and each reducer sums in an exchange over both.
 
-    They load all links equally if each participant has a link of its own.
+    These parts load all links equally if each participant has a link of its own.
     """
     of_reducer = mixed_time(trainers, reducers) / trainers
     return (1 - reducers * of_reducer) / trainers, of_reducer

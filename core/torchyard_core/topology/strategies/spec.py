@@ -23,7 +23,7 @@ class StrategySetting:
     """A setting as the editor's form shows it. The field in `model.Strategy` defines its default and bounds."""
 
     key: str
-    """Name of the field."""
+    """Name of the field in `model.Strategy`."""
     title: str
     sentence: str
     """Description of the setting's effect."""

@@ -24,15 +24,15 @@ class Pattern(StrEnum):
     """How the edges of a bundle connect replicas."""
 
     RING = "ring"
-    """From each trainer to the next, and from the last to the first: an all-reduce."""
+    """Edges from each trainer to the next, and from the last to the first, as in an all-reduce."""
     SERVE = "serve"
-    """Between each trainer and each server or reducer of the bundle."""
+    """Edges between each trainer and each server or reducer of the bundle."""
     NEIGHBOURS = "neighbours"
-    """From a group's trainers to the trainers of the next group, rank by rank: Hogwild."""
+    """Edges from a group's trainers to the trainers of the next group, rank by rank, as in Hogwild."""
     AVERAGE = "average"
-    """Between the first trainers of all groups: DiLoCo. The edges are drawn as a loop."""
+    """Edges between the first trainers of all groups, as in DiLoCo. They are drawn as a loop."""
     CHECKPOINTS = "checkpoints"
-    """From the chief to an evaluator, independent of the exchange of a step."""
+    """Edge from the chief to an evaluator, independent of the exchange of a step."""
 
 
 LOOPS = (Pattern.RING, Pattern.AVERAGE)

@@ -1,4 +1,4 @@
-"""PostgreSQL: functions with a fixed search path, column privileges, an append-only past, and limits on values.
+"""PostgreSQL: functions with a fixed search path, column privileges, guards of past bookings, and limits on values.
 
 Members may send any SQL. Functions therefore pin their search path with `pg_temp` last, because temporary tables take
 precedence by default, and qualify tables with their schema. They compare times with `clock_timestamp()`, since `now()`
@@ -31,7 +31,7 @@ TEXTS = {
     "idle_evidence": {"reporter": 63},
     "logins": {"host_pattern": 255, "unix_user": 255, "person": 63},
 }  # fmt: skip
-"""The maximum number of characters of each text."""
+"""Maximum number of characters of each column that contains text, by table."""
 TIMES = {
     "series": ("starts", "ends", "created"),
     "bookings": ("starts", "ends", "created", "changed", "let_go_at"),
@@ -150,8 +150,8 @@ def repairs() -> list[str]:
     """Returns statements that repair rows which the new constraints would refuse.
 
     Unreadable entries of the waitlist are withdrawn, bookings outside the allowed times are cancelled, and usage
-    records outside the allowed range are deleted. Times and texts of all other rows are limited to the allowed range.
-    All evidence of idleness is deleted, since earlier versions did not check its author.
+    records outside the allowed range are deleted. In all other rows, times are moved into the allowed range, and text
+    is truncated. All evidence of idleness is deleted, since earlier versions did not check its author.
     """
     cut = [
         f"""UPDATE torchyard.{table} SET {column} = least(greatest({column}, {EARLIEST}), {LATEST})
@@ -190,8 +190,8 @@ def repairs() -> list[str]:
 def checks() -> list[str]:
     """Returns statements that add the constraints.
 
-    Constraints on texts, numbers and rules are not validated for existing rows, because an invalid row would prevent
-    the upgrade.
+    Constraints on text, numbers and rules are not validated for existing rows, because an invalid row would prevent the
+    upgrade.
     """
     return [
         *(
