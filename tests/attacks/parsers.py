@@ -67,8 +67,8 @@ from torchyard_core.topology.file import dump, read_topology, topology_from_text
 from torchyard_core.topology.overrides import apply_overrides
 from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.user_settings import read_user_settings
-from torchyard_roles.checkpoints import files
-from torchyard_roles.checkpoints.files import Damaged
+from torchyard_roles.checkpoints import checkpoint_files
+from torchyard_roles.checkpoints.checkpoint_files import Damaged
 from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 
@@ -902,14 +902,14 @@ MANIFEST = {
 
 def _manifest(path: Path) -> Any:
     root = path.parent
-    folder = root / files.name_of(3)
+    folder = root / checkpoint_files.name_of(3)
     if not folder.is_dir():
         folder.mkdir()
-        for name in files.FILES:
+        for name in checkpoint_files.FILES:
             (folder / name).write_bytes(b"ab")
-    (folder / files.ABOUT).write_bytes(path.read_bytes())
-    files.complete(root)
-    return files.read(root, 3).about
+    (folder / checkpoint_files.ABOUT).write_bytes(path.read_bytes())
+    checkpoint_files.complete(root)
+    return checkpoint_files.read(root, 3).about
 
 
 ENVIRONMENT = {

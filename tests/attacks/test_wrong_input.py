@@ -34,8 +34,8 @@ from torchyard_core.fleet.response_schemas import NOTIFICATIONS, find_mismatch
 from torchyard_core.launch.bandwidth_cache import BandwidthCache
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.document.crash_recovery import Recovery
-from torchyard_roles.checkpoints import files
-from torchyard_roles.checkpoints.files import Damaged
+from torchyard_roles.checkpoints import checkpoint_files
+from torchyard_roles.checkpoints.checkpoint_files import Damaged
 from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, ProtocolError
 from torchyard_roles.exchange.parameter_layout import Layout
@@ -89,20 +89,20 @@ def test_malformed_variables(name: str, value: str) -> None:
     ],
 )
 def test_a_manifest_of_a_checkpoint(tmp_path: Path, manifest: str) -> None:
-    folder = tmp_path / files.name_of(3)
+    folder = tmp_path / checkpoint_files.name_of(3)
     folder.mkdir()
-    for name in files.FILES:
+    for name in checkpoint_files.FILES:
         (folder / name).write_bytes(b"ab")
-    (folder / files.ABOUT).write_text(manifest)
+    (folder / checkpoint_files.ABOUT).write_text(manifest)
     with pytest.raises(Damaged):
-        files.read(tmp_path, 3)
-    assert files.complete(tmp_path) == []
+        checkpoint_files.read(tmp_path, 3)
+    assert checkpoint_files.complete(tmp_path) == []
 
 
 def test_a_checkpoint_of_an_infinite_size_is_ignored(tmp_path: Path) -> None:
-    folder = tmp_path / files.name_of(3)
+    folder = tmp_path / checkpoint_files.name_of(3)
     folder.mkdir()
-    (folder / files.ABOUT).write_text('{"step": 3, "files": {"model.pt": 1e999}}')
+    (folder / checkpoint_files.ABOUT).write_text('{"step": 3, "files": {"model.pt": 1e999}}')
     assert newest(str(tmp_path)) == ""
 
 

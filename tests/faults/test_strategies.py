@@ -16,7 +16,7 @@ from tests.end_to_end.running import Event
 from tests.faults.runs import LaunchedRun, Team, environment_of, outside_pids
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -138,7 +138,7 @@ def restarts(run: LaunchedRun, gang: str) -> list[str]:
 
 def checkpoint_steps(team: Team, run: LaunchedRun) -> list[int]:
     """Returns the steps of the complete checkpoints on the chief's host, newest first."""
-    return [one.step for one in files.complete(run.folder("gpu-a") / "outputs" / "checkpoints")]
+    return [one.step for one in checkpoint_files.complete(run.folder("gpu-a") / "outputs" / "checkpoints")]
 
 
 def wait_for_checkpoint(team: Team, run: LaunchedRun) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.checkpoints.fingerprint import entries, first_other_entry
 from torchyard_roles.checkpoints.saver import log
 from torchyard_roles.coordination.graceful_stop import ECHO_S
@@ -48,7 +48,7 @@ def evaluations(
             # The signal is checked before the scan. Otherwise a checkpoint that was saved before the signal could be
             # missed.
             ending = stop.since() >= 0
-            there = files.complete(root)
+            there = checkpoint_files.complete(root)
             fresh = [
                 one
                 for one in reversed(there)
@@ -68,14 +68,14 @@ def evaluations(
                 stop.wait(look_s)
 
 
-def _ends(one: files.Checkpoint, run: str) -> bool:
+def _ends(one: checkpoint_files.Checkpoint, run: str) -> bool:
     return bool(one.about.get("final")) and one.about.get("run") == run
 
 
-def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
+def _load(one: checkpoint_files.Checkpoint, model: torch.nn.Module) -> bool:
     try:
         state = one.load("model.pt")
-    except files.Damaged as damage:
+    except checkpoint_files.Damaged as damage:
         if one.folder.exists():  # A checkpoint that has been deleted in the meantime is skipped without a message.
             log(f"the checkpoint {one.folder} is ignored: {damage}.")
         return False

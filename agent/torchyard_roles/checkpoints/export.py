@@ -13,21 +13,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 
 
 def export_model(folder: Path, file: Path) -> int:
     """Writes the model of a checkpoint to `file`, and returns the checkpoint's step.
 
     Raises:
-        files.Damaged: There is no complete checkpoint, or its files cannot be read.
+        checkpoint_files.Damaged: There is no complete checkpoint, or its files cannot be read.
         OSError, RuntimeError: The file cannot be written.
     """
     import torch
 
     found = _newest(folder)
     state = found.load("model.pt")
-    unfinished = file.with_name(f"{files.UNFINISHED}{file.name}-{os.getpid()}")
+    unfinished = file.with_name(f"{checkpoint_files.UNFINISHED}{file.name}-{os.getpid()}")
     try:
         torch.save(state, unfinished)
         unfinished.replace(file)
@@ -36,13 +36,13 @@ def export_model(folder: Path, file: Path) -> int:
     return found.step
 
 
-def _newest(folder: Path) -> files.Checkpoint:
-    step = files.step_of(folder)
+def _newest(folder: Path) -> checkpoint_files.Checkpoint:
+    step = checkpoint_files.step_of(folder)
     if step is not None:
-        return files.read(folder.parent, step)
-    there = files.complete(folder)
+        return checkpoint_files.read(folder.parent, step)
+    there = checkpoint_files.complete(folder)
     if not there:
-        raise files.Damaged(f"{folder} contains no complete checkpoint")
+        raise checkpoint_files.Damaged(f"{folder} contains no complete checkpoint")
     return there[0]
 
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     folder, file = map(Path, arguments)
     try:
         step = export_model(folder.absolute(), file)
-    except (files.Damaged, OSError, RuntimeError) as error:
+    except (checkpoint_files.Damaged, OSError, RuntimeError) as error:
         print(f"torchyard: {folder} cannot be exported: {error}.", file=sys.stderr)
         return 1
     print(f"torchyard: the model of step {step} is in {file}.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchyard_roles.checkpoints import files, group_broadcast, training_state
+from torchyard_roles.checkpoints import checkpoint_files, group_broadcast, training_state
 from torchyard_roles.checkpoints.fingerprint import first_difference
 from torchyard_roles.checkpoints.saver import log
 from torchyard_roles.checkpoints.sharded_tensors import shard_optimizer_state
@@ -140,7 +140,7 @@ def restore(
     """
     first = size == 1 or environment.group_rank == 0
     is_chief = environment.trains and (environment.rank == 0 or (sharded is not None and first))
-    found: files.Checkpoint | None = None
+    found: checkpoint_files.Checkpoint | None = None
     word: bytes | None = None
     who = f"{environment.replica or environment.name}.{environment.local_rank}"
     key = f"resume/{environment.gang}/{environment.generation}"
@@ -168,7 +168,7 @@ def restore(
     if step is None:
         return None
     if part is None:
-        part = files.read_part(root, who, step)
+        part = checkpoint_files.read_part(root, who, step)
     if connected and "epoch" in received:
         raw = [_bytes_of(found, name, contents) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
         state, extra = (_load(group_broadcast.from_first(each, device)) for each in raw)
@@ -189,7 +189,7 @@ def restore(
     if not {"stateful", "optimizer"} <= script.keys():
         log(f"{who} resumes at step {step} with the script's new optimizer and schedulers: no saved ones were found.")
     if is_chief:
-        log(f"resumed from {root / files.name_of(step)}: {step} steps, {received['epoch']} epochs done.")
+        log(f"resumed from {root / checkpoint_files.name_of(step)}: {step} steps, {received['epoch']} epochs done.")
     return Resumed(step, script, part)
 
 
@@ -208,7 +208,7 @@ def _load_sharded(
     The checkpoint may contain an unsharded model, which the first rank then distributes.
     """
     if received.get("sharded"):
-        folder = root / files.name_of(step)
+        folder = root / checkpoint_files.name_of(step)
         sharded.load(folder, model)
         return sharded.load_optimizer(folder, state, optimizer)
     sharded.load_full(model, contents["model.pt"] if contents is not None else None)
@@ -217,25 +217,25 @@ def _load_sharded(
 
 def _newest(
     root: Path, fingerprint: dict[str, Any], summary: dict[str, Any], *, whole: bool
-) -> tuple[files.Checkpoint | None, dict[str, Any]]:
+) -> tuple[checkpoint_files.Checkpoint | None, dict[str, Any]]:
     """Returns the newest readable checkpoint and its contents, or (None, {}) if there is none or its model differs.
 
     Args:
         summary: A dict to which the data for the other ranks are added.
         whole: Whether to load sharded tensors too. If not, each rank loads its part later.
     """
-    for step in files.steps(root):
+    for step in checkpoint_files.steps(root):
         try:
-            found = files.read(root, step)
+            found = checkpoint_files.read(root, step)
             difference = first_difference(found.about.get("fingerprint"), fingerprint)
             if difference:
                 summary["error"] = f"The checkpoint {found.folder} belongs to another model: {difference}."
                 summary["hint"] = "Name another program.checkpoint_dir, move this folder away, or train its model."
                 return None, {}
-            names = files.FILES if whole or not found.is_sharded else files.SHARDED_FILES[:2]
+            names = checkpoint_files.FILES if whole or not found.is_sharded else checkpoint_files.SHARDED_FILES[:2]
             contents = {name: found.load(name, whole=whole) for name in names}
-        except files.Damaged as damage:
-            log(f"the checkpoint {root / files.name_of(step)} is ignored: {damage}.")
+        except checkpoint_files.Damaged as damage:
+            log(f"the checkpoint {root / checkpoint_files.name_of(step)} is ignored: {damage}.")
             continue
         summary.update(step=step, epoch=found.about.get("epoch", 0), sharded=found.is_sharded)
         return found, contents
@@ -244,8 +244,8 @@ def _newest(
 
 def _newest_part(root: Path, who: str) -> dict[str, Any] | None:
     """Returns the newest readable part that `who` saved, or None if there is none."""
-    for step in files.part_steps(root, who):
-        part: dict[str, Any] | None = files.read_part(root, who, step)
+    for step in checkpoint_files.part_steps(root, who):
+        part: dict[str, Any] | None = checkpoint_files.read_part(root, who, step)
         if part is not None:
             return part
     return None
@@ -265,13 +265,13 @@ def _of_script(part: dict[str, Any] | None) -> dict[str, Any]:
 def _shared(root: Path, step: int) -> dict[str, Any]:
     """Returns the chief's state if this host can read the chief's folder, otherwise an empty dict."""
     try:
-        found = files.read(root, step)
+        found = checkpoint_files.read(root, step)
         return _of_chief({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
-    except files.Damaged:
+    except checkpoint_files.Damaged:
         return {}
 
 
-def _bytes_of(found: files.Checkpoint, name: str, contents: dict[str, Any]) -> bytes:
+def _bytes_of(found: checkpoint_files.Checkpoint, name: str, contents: dict[str, Any]) -> bytes:
     if found.is_sharded:
         return _dumped(contents[name])
     return (found.folder / name).read_bytes()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchyard_roles.checkpoints import files, group_broadcast, sharded_files, training_state
+from torchyard_roles.checkpoints import checkpoint_files, group_broadcast, sharded_files, training_state
 from torchyard_roles.checkpoints.training_state import copied, on_cpu
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError, UsageProblem
@@ -157,7 +157,7 @@ class CheckpointSaver:
             self._saved_at = time.monotonic()
             self._strategy.want_save()
         if self._strategy.is_save_due(step):
-            self.save(step, kept=[one.step for one in files.complete(self.root)[: files.KEPT]])
+            self.save(step, kept=[one.step for one in checkpoint_files.complete(self.root)[: checkpoint_files.KEPT]])
 
     def save(
         self, step: int, *, kept: Sequence[int] = (), last: bool = False, final: bool = False, anew: bool = False
@@ -240,12 +240,12 @@ class CheckpointSaver:
         problem: Exception | None = None
         tensors: dict[str, Any] = {}
         contents: dict[str, Any] = {}
-        folder = files.unfinished_folder(self.root, step, SHARED)
+        folder = checkpoint_files.unfinished_folder(self.root, step, SHARED)
         try:
             tensors, rest = sharded.copy(self._model, self._optimizer)
             contents = self._contents_beside(rest)
             if self._is_chief:
-                files.begin(self.root, step, SHARED)
+                checkpoint_files.begin(self.root, step, SHARED)
         except (RolesError, OSError) as error:
             problem = error
         if not sharded.agree(problem is None):
@@ -275,8 +275,8 @@ class CheckpointSaver:
                         f"{missing[0]} of another host is not there, so program.checkpoint_dir is not a folder that "
                         "all hosts share"
                     )
-                files.complete_with(self.root, step, folder, contents, about)
-                files.prune(self.root)
+                checkpoint_files.complete_with(self.root, step, folder, contents, about)
+                checkpoint_files.prune(self.root)
             self._written = True
         except BaseException as error:  # A failed save must not end training. DCP raises a BaseException.
             if not isinstance(error, Exception) and not hasattr(error, "failures"):
@@ -302,8 +302,8 @@ class CheckpointSaver:
         written = self.wait()
         if written and final and self._is_chief and step > 0:
             try:
-                files.mark_final(self.root, step, self._run)
-            except (OSError, files.Damaged) as error:
+                checkpoint_files.mark_final(self.root, step, self._run)
+            except (OSError, checkpoint_files.Damaged) as error:
                 self._report(step, error)
         return written
 
@@ -338,8 +338,8 @@ class CheckpointSaver:
         These are the steps of complete checkpoints or, in a group without the chief, of the newest parts.
         """
         if self._is_chief:
-            return [one.step for one in files.complete(self.root)[: files.KEPT]]
-        return files.part_steps(self.root, self.who)[: files.KEPT]
+            return [one.step for one in checkpoint_files.complete(self.root)[: checkpoint_files.KEPT]]
+        return checkpoint_files.part_steps(self.root, self.who)[: checkpoint_files.KEPT]
 
     def contents(self, *, copy: bool = True) -> dict[str, Any]:
         """Returns the contents of a checkpoint, by file name. Raises UsageProblem.
@@ -393,9 +393,9 @@ class CheckpointSaver:
 
     def _write_part(self, step: int, state: dict[str, Any], kept: Sequence[int]) -> None:
         try:
-            files.write_part(self.root, self.who, step, state)
+            checkpoint_files.write_part(self.root, self.who, step, state)
             if kept:
-                files.prune_parts(self.root, self.who, {step, *kept})
+                checkpoint_files.prune_parts(self.root, self.who, {step, *kept})
         except (OSError, RuntimeError) as error:
             log(f"{self.who} could not save its own part of step {step}: {_why(error)}.")
         self._mark(step)
@@ -409,8 +409,8 @@ class CheckpointSaver:
         self._wait_for_parts(step)
         self._written = False
         try:
-            files.write(self.root, step, contents, about)
-            files.prune(self.root)
+            checkpoint_files.write(self.root, step, contents, about)
+            checkpoint_files.prune(self.root)
             self._written = True
         except Exception as error:  # A failed save must not end training.
             self._failed(step, error)
@@ -444,7 +444,7 @@ class CheckpointSaver:
             self._report(step, error)
 
     def _report(self, step: int, error: BaseException) -> None:
-        older = len(files.complete(self.root))
+        older = len(checkpoint_files.complete(self.root))
         left = f"The {older} before it stay" if older else "There is none before it"
         outcome = "; training continues" if self._continues else ""
         log(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{outcome}.")

@@ -123,7 +123,7 @@ class Strategy(ABC):
         This method is called on the chief (or, with `sharded_saving`, on all trainers) at the boundary after `step`.
         The model and optimizer are copied after this call, so a strategy may load newer parameters during this call.
         Servers save their state in their own checkpoint folder with
-        `torchyard_roles.checkpoints.files.write_part(folder, replica, step, state)`.
+        `torchyard_roles.checkpoints.checkpoint_files.write_part(folder, replica, step, state)`.
 
         Args:
             folder: The checkpoint folder (TORCHYARD_CHECKPOINTS).

@@ -19,7 +19,7 @@ from tests.faults.test_strategies import (
 )
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 
 pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.timeout(400)]
 
@@ -45,9 +45,13 @@ def lost(run: LaunchedRun) -> list[list[str]]:
 def saved_count(folder: Path) -> int:
     """Returns the script's step counter in the newest checkpoint, or 0 without a readable checkpoint."""
     try:
-        steps = files.steps(folder)
-        return int(files.read(folder, steps[0]).load("extra.pt")["stateful"]["counter"]["last_epoch"]) if steps else 0
-    except files.Damaged:
+        steps = checkpoint_files.steps(folder)
+        return (
+            int(checkpoint_files.read(folder, steps[0]).load("extra.pt")["stateful"]["counter"]["last_epoch"])
+            if steps
+            else 0
+        )
+    except checkpoint_files.Damaged:
         return 0
 
 

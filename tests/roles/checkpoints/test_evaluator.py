@@ -54,14 +54,14 @@ def evaluator_environment(gang: Gang, **more: str) -> dict[str, str]:
 def write_checkpoint(root: Path, step: int, weight: float, final: bool = False) -> None:
     import torch
 
-    from torchyard_roles.checkpoints import files
+    from torchyard_roles.checkpoints import checkpoint_files
     from torchyard_roles.checkpoints.fingerprint import entries
 
     model = torch.nn.Linear(1, 1)
     torch.nn.init.constant_(model.weight, weight)
     contents = {"model.pt": model.state_dict(), "optimizer.pt": {}, "extra.pt": {}}
     about = {"epoch": 0, "fingerprint": {"entries": entries(model)}, "final": final, "run": "run-1", "strategy": "none"}
-    files.write(root, step, contents, about)
+    checkpoint_files.write(root, step, contents, about)
 
 
 def test_it_scores_each_checkpoint_once_and_the_last_one_and_ends_with_the_training(
@@ -105,7 +105,7 @@ def test_after_sigterm_it_scores_the_last_checkpoint_of_the_stopped_chief_and_ex
 def test_checkpoints_come_in_order_with_their_weights_and_those_cleared_away_are_left_out(tmp_path: Path) -> None:
     import torch
 
-    from torchyard_roles.checkpoints import files
+    from torchyard_roles.checkpoints import checkpoint_files
     from torchyard_roles.checkpoints.evaluator import evaluations
 
     write_checkpoint(tmp_path, 10, 1.0)
@@ -117,15 +117,15 @@ def test_checkpoints_come_in_order_with_their_weights_and_those_cleared_away_are
         if step == 20:
             for newer in (30, 40, 50):
                 write_checkpoint(tmp_path, newer, newer / 10, final=newer == 50)
-            (tmp_path / files.name_of(30) / "model.pt").write_bytes(b"")
-            files.prune(tmp_path, kept=2)
+            (tmp_path / checkpoint_files.name_of(30) / "model.pt").write_bytes(b"")
+            checkpoint_files.prune(tmp_path, kept=2)
     assert seen == [(10, 1.0), (20, 2.0), (40, 4.0), (50, 5.0)]
 
 
 def test_a_last_one_that_was_saved_before_is_scored_again_only_if_it_holds_more(tmp_path: Path) -> None:
     import torch
 
-    from torchyard_roles.checkpoints import files
+    from torchyard_roles.checkpoints import checkpoint_files
     from torchyard_roles.checkpoints.evaluator import evaluations
 
     model = torch.nn.Linear(1, 1)
@@ -139,7 +139,7 @@ def test_a_last_one_that_was_saved_before_is_scored_again_only_if_it_holds_more(
                 end()
         return seen
 
-    assert scored(lambda: files.mark_final(tmp_path, 10, "run-1")) == [1.0]
+    assert scored(lambda: checkpoint_files.mark_final(tmp_path, 10, "run-1")) == [1.0]
     assert scored(lambda: write_checkpoint(tmp_path, 10, 2.0, final=True)) == [1.0, 2.0]
 
 

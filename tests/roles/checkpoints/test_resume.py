@@ -19,7 +19,7 @@ import pytest
 from tests.roles import join_stores
 from tests.roles.checkpointed import PROGRAM, Gang
 from tests.roles.processes import Start
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 
 pytestmark = pytest.mark.train
 
@@ -48,9 +48,9 @@ def killed_somewhere_and_resumed(
     """
     dice = random.Random(seed)
     for _ in range(kills):
-        enough = max(files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
+        enough = max(checkpoint_files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
         gang.launch(EPOCHS, 0.02, *how, every_s=0.1, program=program)
-        gang.wait_for(lambda: max(files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023  # The lambda is called only in this iteration.
+        gang.wait_for(lambda: max(checkpoint_files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023  # The lambda is called only in this iteration.
         time.sleep(dice.uniform(0, 0.1))  # The kill may come during a step or during a save.
         gang.kill()
     gang.launch(EPOCHS, 0, *how, every_s=600, program=program)
@@ -100,12 +100,12 @@ def test_what_is_cut_short_or_spoilt_is_passed_over_and_never_loaded(start: Star
     gang = Gang(start, tmp_path / "run", 1)
     gang.launch(2, 0.02, every_s=0.1)
     assert gang.ended()[0][0] == 0
-    newest, second, third = files.complete(gang.checkpoints)
-    for name in (*files.FILES, files.ABOUT):
+    newest, second, third = checkpoint_files.complete(gang.checkpoints)
+    for name in (*checkpoint_files.FILES, checkpoint_files.ABOUT):
         shutil.copytree(newest.folder, tmp_path / name / newest.folder.name)
         cut = tmp_path / name / newest.folder.name / name
         cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
-        assert files.complete(tmp_path / name) == []
+        assert checkpoint_files.complete(tmp_path / name) == []
     (newest.folder / "optimizer.pt").write_bytes((newest.folder / "optimizer.pt").read_bytes()[:-1])
     (second.folder / "model.pt").write_bytes(b"\0" * (second.folder / "model.pt").stat().st_size)
     gang.launch(2, 0, every_s=600)
@@ -115,7 +115,7 @@ def test_what_is_cut_short_or_spoilt_is_passed_over_and_never_loaded(start: Star
     assert f"torchyard: the checkpoint {second.folder} is ignored: model.pt cannot be read" in output
     assert f"resumed from {third.folder}" in output
     # The checkpoint that was ignored has been saved again and is complete.
-    assert files.complete(gang.checkpoints)[0].step == newest.step
+    assert checkpoint_files.complete(gang.checkpoints)[0].step == newest.step
 
 
 def test_another_models_checkpoint_is_refused_with_its_first_difference_on_all_ranks(
@@ -174,25 +174,25 @@ def test_by_hand_it_checkpoints_only_if_the_script_asks_and_a_folder_is_named(st
     named = {"TORCHYARD_CHECKPOINTS": str(tmp_path / "kept")}
     assert run(asks=True, dies=False) == "steps 8\n"
     assert run(asks=False, dies=False, **named) == "steps 8\n"
-    assert files.steps(tmp_path / "kept") == []
+    assert checkpoint_files.steps(tmp_path / "kept") == []
     run(asks=True, dies=True, **named)
-    assert [one.step for one in files.complete(tmp_path / "kept")] == [3]
+    assert [one.step for one in checkpoint_files.complete(tmp_path / "kept")] == [3]
     output = run(asks=True, dies=False, **named)
     assert "3 steps, 0 epochs done" in output
-    assert [one.step for one in files.complete(tmp_path / "kept")] == [8, 6, 3]
+    assert [one.step for one in checkpoint_files.complete(tmp_path / "kept")] == [8, 6, 3]
 
 
 FAILS_ONCE = """
 import errno, torch, torchyard_roles as ty
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 
-write = files.write
+write = checkpoint_files.write
 
 def fails(*arguments):
-    files.write = write
+    checkpoint_files.write = write
     raise OSError(errno.ENOSPC, "No space left on device")
 
-files.write = fails
+checkpoint_files.write = fails
 cluster = ty.join()
 model = torch.nn.Linear(1, 1)
 model, optimizer = cluster.distribute(model, torch.optim.Adam(model.parameters()))
@@ -209,7 +209,7 @@ def test_a_last_checkpoint_that_could_not_be_saved_is_tried_again_at_the_end(sta
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert "the checkpoint of step 8 could not be saved" in output
-    assert [(one.step, one.about["final"]) for one in files.complete(tmp_path)] == [(8, True)]
+    assert [(one.step, one.about["final"]) for one in checkpoint_files.complete(tmp_path)] == [(8, True)]
 
 
 @pytest.mark.lab
@@ -220,22 +220,22 @@ def test_on_a_full_disk_the_old_checkpoints_stay_and_training_goes_on(start: Sta
     subprocess.run(mount, check=True, timeout=60)
     try:
         gang.launch(3, 0.03, every_s=0.1)
-        gang.wait_for(lambda: len(files.steps(gang.checkpoints)) >= 2, "two checkpoints")
+        gang.wait_for(lambda: len(checkpoint_files.steps(gang.checkpoints)) >= 2, "two checkpoints")
         filler = gang.checkpoints / "filler"
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while file.write(b"\0" * 4096):
                 pass
-        before = [one.step for one in files.complete(gang.checkpoints)]
+        before = [one.step for one in checkpoint_files.complete(gang.checkpoints)]
         steps = len(gang.losses())
         gang.wait_for(lambda: len(gang.losses()) > steps + 12, "steps after the disk was full")
-        assert set(before) <= {one.step for one in files.complete(gang.checkpoints)} | set(before[2:])
+        assert set(before) <= {one.step for one in checkpoint_files.complete(gang.checkpoints)} | set(before[2:])
         filler.unlink()
         ((code, output),) = gang.ended()
         assert code == 0, output
         assert re.search(r"torchyard: .* could not (be saved|save its own part).*the disk is full\.", output), output
         assert "trained to the end" in output
         # Once the disk has free space, saving succeeds.
-        assert files.complete(gang.checkpoints)[0].step == 45
+        assert checkpoint_files.complete(gang.checkpoints)[0].step == 45
         assert not list(gang.checkpoints.glob(".saving-*"))
     finally:
         subprocess.run(["umount", "-l", str(gang.checkpoints)], check=True, timeout=60)

@@ -19,7 +19,7 @@ from tests.roles.processes import DEADLINE_S, Start, free_port, output_of
 from tests.roles.strategies.hogwild.test_strategy import Groups
 from tests.roles.strategies.parameter_server.test_server_process import RESUMABLE, Cluster
 from tests.waiting import wait_until
-from torchyard_roles.checkpoints import files, group_broadcast, restore
+from torchyard_roles.checkpoints import checkpoint_files, group_broadcast, restore
 from torchyard_roles.coordination.join_store_client import JoinStore
 
 pytestmark = pytest.mark.train
@@ -77,11 +77,11 @@ def test_a_worker_goes_on_with_its_scheduler_though_it_sees_no_folder_of_the_chi
     hosts = Hosts(start, tmp_path, store, "sandblaster", groups=1)
     names = ("ps-0", "worker-0", "worker-1")
     processes = [hosts.start(name, 0.05) for name in names]
-    wait_until(lambda: max(files.steps(hosts.checkpoints("worker-0")), default=0) > 8)
+    wait_until(lambda: max(checkpoint_files.steps(hosts.checkpoints("worker-0")), default=0) > 8)
     for process in processes:
         process.kill()
         process.wait(DEADLINE_S)
-    saved = files.steps(hosts.checkpoints("worker-0"))[0]
+    saved = checkpoint_files.steps(hosts.checkpoints("worker-0"))[0]
     if lost != "nothing":
         shutil.rmtree(hosts.checkpoints("worker-1"))
     before = len(hosts.steps("worker-1"))
@@ -102,12 +102,12 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     hosts = Hosts(start, tmp_path, store, strategy, groups=2)
     *going_on, other = (hosts.start(name, 0.1) for name in (*others, "worker-1"))
     own = hosts.checkpoints("worker-1")
-    wait_until(lambda: max(files.part_steps(own, "worker-1.0"), default=0) > 8)
+    wait_until(lambda: max(checkpoint_files.part_steps(own, "worker-1.0"), default=0) > 8)
     other.kill()
     other.wait(DEADLINE_S)
-    saved, older, *_ = files.part_steps(own, "worker-1.0")
+    saved, older, *_ = checkpoint_files.part_steps(own, "worker-1.0")
     if spoilt:  # A part of the newest checkpoint is damaged, so the run resumes from the previous one.
-        files.part_path(own, "worker-1.0", saved).write_bytes(b"half a part")
+        checkpoint_files.part_path(own, "worker-1.0", saved).write_bytes(b"half a part")
         saved = older
     before = len(hosts.steps("worker-1"))
     other = hosts.start("worker-1", 0, generation=1)
@@ -125,7 +125,7 @@ def test_the_ranks_of_a_group_without_the_chief_go_on_with_what_their_first_has(
     groups = Groups(start, store, 1, 2, checkpoint_every_s=0.1)
     more = {"TORCHYARD_CHECKPOINTS": str(tmp_path), "TORCHYARD_RUN_ID": "run-1"}
     chief, *killed = groups.start_all(RESUMABLE, tmp_path, EPOCHS, 0.15, **more)
-    wait_until(lambda: min(max(files.part_steps(tmp_path, f"worker-{n}.0"), default=0) for n in (1, 2)) > 5)
+    wait_until(lambda: min(max(checkpoint_files.part_steps(tmp_path, f"worker-{n}.0"), default=0) for n in (1, 2)) > 5)
     for process in killed:
         process.kill()
         process.wait(DEADLINE_S)

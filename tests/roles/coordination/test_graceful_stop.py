@@ -15,7 +15,7 @@ from tests.roles import join_stores
 from tests.roles.checkpointed import Gang
 from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment
 from tests.waiting import wait_until
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.coordination.graceful_stop import ECHO_S
 from torchyard_roles.coordination.join_store_client import JoinStore
 
@@ -52,10 +52,10 @@ def test_three_ranks_some_blocked_in_a_collective_leave_after_the_same_step_with
     ended = gang.ended()
     assert [code for code, _ in ended] == [0, 0, 0], ended
     (step,) = {stopped_after(output) for _, output in ended}
-    assert files.complete(gang.checkpoints)[0].step == step
+    assert checkpoint_files.complete(gang.checkpoints)[0].step == step
     assert [max(gang.losses(rank)) for rank in range(3)] == [step] * 3
     for rank in range(3):
-        assert files.part_steps(gang.checkpoints, f"worker-{rank}.0")[0] == step
+        assert checkpoint_files.part_steps(gang.checkpoints, f"worker-{rank}.0")[0] == step
 
 
 def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(start: Start, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(star
     os.killpg(process.pid, signal.SIGTERM)
     ((code, output),) = gang.ended()
     assert code == 0, output
-    assert files.complete(gang.checkpoints)[0].step == stopped_after(output)
+    assert checkpoint_files.complete(gang.checkpoints)[0].step == stopped_after(output)
 
 
 def test_a_second_sigterm_ends_a_step_that_takes_too_long_at_once(start: Start, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_process_alone_saves_after_a_sigterm_that_is_no_stop_and_has_not_succe
     gang.stop()
     ((code, output),) = gang.ended()
     assert code == 128 + signal.SIGTERM
-    assert files.complete(gang.checkpoints)[0].step == stopped_after(output)
+    assert checkpoint_files.complete(gang.checkpoints)[0].step == stopped_after(output)
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -21,7 +21,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
@@ -168,7 +168,7 @@ class Diloco(Strategy):
         for each in self._finite:
             each.step = step
         if self._is_first:
-            self._restored = files.read_part(Path(self._environment.checkpoints), self._part, step)
+            self._restored = checkpoint_files.read_part(Path(self._environment.checkpoints), self._part, step)
             self._restored_step = step
         else:
             self._restored_counts = self._read_counts(self._environment.group_rank, step)
@@ -480,7 +480,7 @@ class Diloco(Strategy):
             self._set_counts([(0, 0) if is_new else (own.get(steps, samples), steps) for samples, steps in pairs])
 
     def _read_counts(self, group_rank: int, step: int) -> dict[int, int]:
-        part = files.read_part(Path(self._environment.checkpoints), self._counts_of(group_rank), step)
+        part = checkpoint_files.read_part(Path(self._environment.checkpoints), self._counts_of(group_rank), step)
         return {0: 0} | {int(steps): int(samples) for samples, steps in (part or {"since_sent": ()})["since_sent"]}
 
     def _with_lost_ranks(self, counts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -525,8 +525,10 @@ class Diloco(Strategy):
     def _write_part(self, name: str, step: int, state: dict[str, Any]) -> None:
         folder = Path(self._environment.checkpoints)
         try:
-            files.write_part(folder, name, step, state)
-            files.prune_parts(folder, name, files.part_steps(folder, name)[: files.KEPT + 1])
+            checkpoint_files.write_part(folder, name, step, state)
+            checkpoint_files.prune_parts(
+                folder, name, checkpoint_files.part_steps(folder, name)[: checkpoint_files.KEPT + 1]
+            )
         except (OSError, RuntimeError) as error:
             print(f"torchyard: the part {name} of step {step} could not be saved in {folder}: {error}.", flush=True)
 

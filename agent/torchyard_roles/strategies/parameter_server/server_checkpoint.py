@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 
 PAIR = ".pair-"
 """Separator between a server's name and the number of a pair. The name for the first pair has no number."""
@@ -20,9 +20,9 @@ def name_of(server: str, pair: int) -> str:
 
 def numbers(folder: Path, server: str) -> list[int]:
     """Returns the numbers of the pairs for which a server saved parts."""
-    beside = [path.name.rpartition(PAIR)[2] for path in (folder / files.PARTS).glob(f"{server}{PAIR}*")]
+    beside = [path.name.rpartition(PAIR)[2] for path in (folder / checkpoint_files.PARTS).glob(f"{server}{PAIR}*")]
     found = [0, *(int(number) for number in beside if number.isdecimal())]
-    return sorted(each for each in found if (folder / files.PARTS / name_of(server, each)).is_dir())
+    return sorted(each for each in found if (folder / checkpoint_files.PARTS / name_of(server, each)).is_dir())
 
 
 class ServerCheckpoint:
@@ -55,20 +55,20 @@ class ServerCheckpoint:
         with self._writing:
             whole = {**state(), "place": self._place, "run": self._run}
             try:
-                files.write_part(self._folder, self._name, None, whole)
+                checkpoint_files.write_part(self._folder, self._name, None, whole)
             except RuntimeError as error:  # torch wraps OSError in an error of its own.
                 raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
             if step is not None:
-                files.keep_newest_part(self._folder, self._name, step)
-                newest = files.part_steps(self._folder, self._name)[: files.KEPT]
-                files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
+                checkpoint_files.keep_newest_part(self._folder, self._name, step)
+                newest = checkpoint_files.part_steps(self._folder, self._name)[: checkpoint_files.KEPT]
+                checkpoint_files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
 
     def read(self, step: int | None) -> dict[str, Any] | None:
         """Returns the part that any run saved for `step`, or this run's newest part if `step` is None.
 
         Returns None if there is no such part.
         """
-        saved = files.read_part(self._folder, self._name, step)
+        saved = checkpoint_files.read_part(self._folder, self._name, step)
         if not isinstance(saved, dict) or saved.get("place") != self._place:
             return None
         if step is None and saved.get("run") != self._run:

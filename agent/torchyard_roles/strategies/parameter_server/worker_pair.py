@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import PeerLost, RolesError, UsageProblem
 from torchyard_roles.exchange.chunk_staging import Staging
@@ -493,7 +493,7 @@ class WorkerPair:
                 if chunk.number in changed:
                     link.tell({"op": "set", "chunk": chunk.number}, self._staging.values(chunk))
         self._finish()
-        kept = [checkpoint.step for checkpoint in files.complete(folder)[: files.KEPT]]
+        kept = [checkpoint.step for checkpoint in checkpoint_files.complete(folder)[: checkpoint_files.KEPT]]
         on_all(self._links, lambda link: link.command({"op": "save", "step": step, "kept": kept}))
         if self._asynchronous:
             self.pull()

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tests.roles.strategies.hogwild.worker_groups import KEY, at_once, peers_of
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.checkpoints.saver import CheckpointSaver
 from torchyard_roles.environment import Environment, Options, Peers, TrainerAddress
 from torchyard_roles.errors import NotFinite
@@ -99,8 +99,8 @@ def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
 
 def saved(folder: Path) -> list[int]:
     """Returns the steps of the chief's checkpoints. Asserts that every group has saved its part of each checkpoint."""
-    there = files.steps(folder)
-    assert [files.part_steps(folder, path.name) for path in (folder / "parts").iterdir()] == [there] * 3
+    there = checkpoint_files.steps(folder)
+    assert [checkpoint_files.part_steps(folder, path.name) for path in (folder / "parts").iterdir()] == [there] * 3
     return there
 
 
@@ -135,6 +135,6 @@ def test_the_chief_saves_no_parameters_that_have_grown_without_bound(
     with members(tmp_path, 1, 1, 1) as (chief, *_):
         chief.model.weight.data.fill_(float("inf"))
         assert not chief.saving.save(41, last=True)
-        assert files.steps(tmp_path) == []
+        assert checkpoint_files.steps(tmp_path) == []
     assert "could not be saved" in (output := capfd.readouterr().out)
     assert "The parameters of worker group 0 are no longer finite" in output

@@ -15,7 +15,7 @@ from torch import nn
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, bytes_of, descend, difference
 from tests.roles.strategies.parameter_server.test_sandblaster import Odd, batches, momentum, network
 from tests.waiting import wait_until
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.errors import NotFinite, PeerLost
 from torchyard_roles.strategies.parameter_server import server_group
 from torchyard_roles.strategies.parameter_server.push_rounds import ACCEPTED
@@ -392,7 +392,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
             run.on_workers(act)
             assert run.ended()
     ledger = run.servers_now[0].pairs[0].shard.ledger
-    saved = files.read_part(tmp_path, "ps-0", 3)
+    saved = checkpoint_files.read_part(tmp_path, "ps-0", 3)
     before = saved["by_group"] if resumes else {}
     assert ledger.counts.by_group == {group: before.get(group, 0) + 3 for group in range(2)}
     assert ("ps-0 ignores its newest part, which belongs to another run" in capfd.readouterr().out) is not resumes

@@ -14,7 +14,7 @@ from tests.roles.processes import Start, output_of, wait_for
 from tests.roles.strategies.hogwild.test_strategy import done
 from tests.roles.strategies.parameter_server.served_run import Run
 from tests.roles.strategies.parameter_server.test_server_process import Cluster
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 
 pytestmark = pytest.mark.train
 
@@ -86,9 +86,9 @@ def test_a_stop_in_the_midst_loses_no_update_of_any_group(start: Start, tmp_path
     output_of(server)
     updates = [done(tmp_path, rank) for rank in range(2)]
     assert all(f"stopped after step {each};" in text for each, text in zip(updates, stopped, strict=True))
-    newest = files.load(files.part_path(tmp_path / "checkpoints", "ps-0", None))
+    newest = checkpoint_files.load(checkpoint_files.part_path(tmp_path / "checkpoints", "ps-0", None))
     held = torch.cat([chunk["parameters"] for chunk in newest["chunks"].values()])
     assert held.unique().tolist() == [-float(sum(updates))], json.dumps(updates)
-    saved = files.complete(tmp_path / "checkpoints")[0]
+    saved = checkpoint_files.complete(tmp_path / "checkpoints")[0]
     assert saved.step == updates[0]
     assert saved.load("model.pt")["weight"].max() <= -updates[0]  # The checkpoint includes all updates of the chief.

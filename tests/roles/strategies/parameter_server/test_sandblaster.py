@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, bytes_of, descend, difference, train
 from tests.waiting import wait_until
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.parameter_server.remote_optimizer import UNSERVED
 
@@ -271,23 +271,23 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_ended(tmp_path: Path, pa
 
 
 def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_fails_to_save(tmp_path: Path) -> None:
-    content = {name: {} for name in files.FILES}
-    part = files.part_path(tmp_path, "ps-0", 10)
+    content = {name: {} for name in checkpoint_files.FILES}
+    part = checkpoint_files.part_path(tmp_path, "ps-0", 10)
     with Run(1, 1, folder=str(tmp_path)).serving() as run:
         strategy, model = run.worker(0), network()
         strategy.distribute(model, momentum(model), torch.device("cpu"))
         strategy.save(tmp_path, 10)
-        files.write(tmp_path, 10, content, {})
+        checkpoint_files.write(tmp_path, 10, content, {})
         for step in (20, 30, 40, 50):  # The chief cannot write its files of these checkpoints, as on a full disk.
             strategy.save(tmp_path, step)
             assert part.exists()
-        assert files.part_steps(tmp_path, "ps-0") == [50, 10]
+        assert checkpoint_files.part_steps(tmp_path, "ps-0") == [50, 10]
         for step in (60, 70, 80, 90):
             strategy.save(tmp_path, step)
-            files.write(tmp_path, step, content, {})
-            files.prune(tmp_path)
+            checkpoint_files.write(tmp_path, step, content, {})
+            checkpoint_files.prune(tmp_path)
         assert not part.exists()
-        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # The next save will prune part 60.
+        assert checkpoint_files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # The next save will prune part 60.
         strategy.leave()
 
 
@@ -315,7 +315,7 @@ def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monk
         monkeypatch.setattr(server.pairs[0].shard, "state", copied)
         server.save_for_itself()
         later.join(30)
-        assert files.read_part(tmp_path, "ps-0", None)["version"] == 1
+        assert checkpoint_files.read_part(tmp_path, "ps-0", None)["version"] == 1
         strategy.leave()
 
 

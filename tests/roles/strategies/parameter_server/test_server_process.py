@@ -19,7 +19,7 @@ import torch
 from tests.roles import join_stores
 from tests.roles.processes import DEADLINE_S, Keeper, Start, free_port, output_of, wait_for
 from tests.waiting import wait_until
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.environment import read
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.strategies.parameter_server import server_process
@@ -238,9 +238,9 @@ def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(
     output_of(other)
     output_of(server)
     # The last checkpoint also contains the slower group's pushes after the chief's last step.
-    last = files.complete(tmp_path)[0]
+    last = checkpoint_files.complete(tmp_path)[0]
     assert last.about["final"]
-    (held,) = files.load(tmp_path / "parts" / "ps-0" / "newest.pt")["chunks"].values()
+    (held,) = checkpoint_files.load(tmp_path / "parts" / "ps-0" / "newest.pt")["chunks"].values()
     model = last.load("model.pt")
     assert torch.equal(held["parameters"], torch.cat([model["weight"].reshape(-1), model["bias"]]))
 
@@ -250,8 +250,8 @@ def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(star
     server = start(PROGRAM, "1", environment=cluster.server(0))
     other = start(PROGRAM, "1000", "0.05", environment=cluster.worker(1))
     chief = start(PROGRAM, "5", environment=cluster.worker(0))
-    wait_for(lambda: bool(files.complete(tmp_path)), "a checkpoint", chief)
-    (saved,) = files.complete(tmp_path)
+    wait_for(lambda: bool(checkpoint_files.complete(tmp_path)), "a checkpoint", chief)
+    (saved,) = checkpoint_files.complete(tmp_path)
     assert (saved.step, saved.about["final"]) == (5, False)
     for process in (chief, other, server):
         process.kill()
@@ -276,7 +276,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_losses_of_one_that_wa
 
     whole = launch("whole", 0)
     killed = launch("killed", 0.02)
-    wait_until(lambda: len(files.complete(tmp_path / "killed" / "checkpoints")) >= 3)
+    wait_until(lambda: len(checkpoint_files.complete(tmp_path / "killed" / "checkpoints")) >= 3)
     for process in reversed(killed):
         process.kill()
         process.wait(DEADLINE_S)
@@ -308,7 +308,7 @@ def test_two_pairs_that_take_turns_go_on_exactly(
     for process in launch("whole", 0):
         output_of(process)
     killed = launch("killed", 0.02)
-    wait_until(lambda: any(each.step >= 4 for each in files.complete(tmp_path / "killed" / "checkpoints")))
+    wait_until(lambda: any(each.step >= 4 for each in checkpoint_files.complete(tmp_path / "killed" / "checkpoints")))
     for process in reversed(killed):
         process.kill()
         process.wait(DEADLINE_S)
@@ -336,8 +336,8 @@ def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs
     server = launch(run.server(0), 0)
     workers = [launch(run.worker(rank), 0.1) for rank in range(2)]
     root = tmp_path / "checkpoints"
-    wait_until(lambda: files.steps(root) and files.part_steps(root, f"worker-{killed}.0"))
-    saved = files.part_steps(root, f"worker-{killed}.0")[0]
+    wait_until(lambda: checkpoint_files.steps(root) and checkpoint_files.part_steps(root, f"worker-{killed}.0"))
+    saved = checkpoint_files.part_steps(root, f"worker-{killed}.0")[0]
     wait_until(lambda: max(map(int, losses(tmp_path, killed)), default=0) >= saved + 4)
     workers[killed].kill()
     workers[killed].wait(DEADLINE_S)

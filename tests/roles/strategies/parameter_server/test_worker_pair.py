@@ -19,7 +19,7 @@ from torch import nn
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, descend, difference
 from tests.roles.strategies.parameter_server.test_sandblaster import batches, momentum, network
 from tests.waiting import wait_until
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 
@@ -306,7 +306,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
 
     with first.serving():
         expected = first.on_workers(train)
-    assert files.part_steps(tmp_path, "ps-1.pair-1") == files.part_steps(tmp_path, "ps-1") == [5]
+    assert checkpoint_files.part_steps(tmp_path, "ps-1.pair-1") == checkpoint_files.part_steps(tmp_path, "ps-1") == [5]
 
     again = Run(2, 2, folder=str(tmp_path), generation=generation)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints import checkpoint_files
 
 pytestmark = pytest.mark.train
 
@@ -21,21 +21,23 @@ def write(root: Path, step: int, value: float = 0.0) -> None:
     import torch
 
     contents = {"model.pt": {"weight": torch.full((4,), value)}, "optimizer.pt": {}, "extra.pt": {}}
-    files.write(root, step, contents, ABOUT)
+    checkpoint_files.write(root, step, contents, ABOUT)
 
 
 def test_the_newest_three_stay(tmp_path: Path) -> None:
     for step in (5, 40, 100, 200, 1000):
         write(tmp_path, step)
-        files.prune(tmp_path)
-    assert [one.step for one in files.complete(tmp_path)] == [1000, 200, 100]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [files.name_of(step) for step in (100, 200, 1000)]
+        checkpoint_files.prune(tmp_path)
+    assert [one.step for one in checkpoint_files.complete(tmp_path)] == [1000, 200, 100]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        checkpoint_files.name_of(step) for step in (100, 200, 1000)
+    ]
 
 
 def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     write(tmp_path, 7, 1.0)
     write(tmp_path, 7, 2.0)
-    (only,) = files.complete(tmp_path)
+    (only,) = checkpoint_files.complete(tmp_path)
     assert only.load("model.pt")["weight"].tolist() == [2.0] * 4
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -45,11 +47,11 @@ def test_an_unfinished_save_is_deleted_only_after_an_hour_without_writes(tmp_pat
     for folder in (old, young):
         folder.mkdir()
         (folder / "model.pt").write_bytes(b"half")
-    long_ago = time.time() - files.UNFINISHED_MAX_AGE_S - 60
+    long_ago = time.time() - checkpoint_files.UNFINISHED_MAX_AGE_S - 60
     for path in (old / "model.pt", old):
         os.utime(path, (long_ago, long_ago))
     write(tmp_path, 3)
-    files.prune(tmp_path)
+    checkpoint_files.prune(tmp_path)
     assert not old.exists()
     assert young.exists()
 
@@ -62,18 +64,18 @@ def test_loading_runs_no_code_of_the_files(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "ran"),)
 
     torch.save({"weight": Evil()}, tmp_path / "model.pt")
-    with pytest.raises(files.Damaged):
-        files.load(tmp_path / "model.pt")
+    with pytest.raises(checkpoint_files.Damaged):
+        checkpoint_files.load(tmp_path / "model.pt")
     assert not (tmp_path / "ran").exists()
 
 
 def test_parts_of_other_steps_are_cleared_away(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        files.write_part(tmp_path, "worker-0.0", step, {"step": step})
-    files.prune_parts(tmp_path, "worker-0.0", [2, 3])
-    assert files.part_steps(tmp_path, "worker-0.0") == [3, 2]
-    assert files.read_part(tmp_path, "worker-0.0", 3) == {"step": 3}
-    assert files.read_part(tmp_path, "worker-0.0", 1) is None
+        checkpoint_files.write_part(tmp_path, "worker-0.0", step, {"step": step})
+    checkpoint_files.prune_parts(tmp_path, "worker-0.0", [2, 3])
+    assert checkpoint_files.part_steps(tmp_path, "worker-0.0") == [3, 2]
+    assert checkpoint_files.read_part(tmp_path, "worker-0.0", 3) == {"step": 3}
+    assert checkpoint_files.read_part(tmp_path, "worker-0.0", 1) is None
 
 
 @pytest.mark.parametrize("hard_links", [True, False])
@@ -86,18 +88,20 @@ def test_a_server_s_newest_part_is_a_checkpoint_s_too(
     if not hard_links:
         monkeypatch.setattr(os, "link", none)
     for step in (10, 20):
-        files.write_part(tmp_path, "ps-0", None, {"step": step})
-        files.keep_newest_part(tmp_path, "ps-0", step)
-    files.write_part(tmp_path, "ps-0", None, {"step": 25})
-    assert [files.read_part(tmp_path, "ps-0", step) for step in (10, 20, None)] == [
+        checkpoint_files.write_part(tmp_path, "ps-0", None, {"step": step})
+        checkpoint_files.keep_newest_part(tmp_path, "ps-0", step)
+    checkpoint_files.write_part(tmp_path, "ps-0", None, {"step": 25})
+    assert [checkpoint_files.read_part(tmp_path, "ps-0", step) for step in (10, 20, None)] == [
         {"step": 10},
         {"step": 20},
         {"step": 25},
     ]
-    left = files.part_path(tmp_path, "ps-0", 30).with_name(".saving-step-30.pt-1")  # A killed server left this file.
+    left = checkpoint_files.part_path(tmp_path, "ps-0", 30).with_name(
+        ".saving-step-30.pt-1"
+    )  # A killed server left this file.
     left.write_bytes(b"half")
     os.utime(left, (0, 0))
-    files.prune_parts(tmp_path, "ps-0", {20})
+    checkpoint_files.prune_parts(tmp_path, "ps-0", {20})
     assert sorted(path.name for path in left.parent.iterdir()) == ["newest.pt", "step-000000000020.pt"]
 
 
