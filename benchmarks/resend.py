@@ -24,10 +24,10 @@ from torchyard_core.errors import HostError
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.launch.agent_interface import AgentLink
-from torchyard_core.launch.file_hash_cache import RACY_NS
 from torchyard_core.launch.progress import LaunchProgress
-from torchyard_core.launch.snapshot import take_snapshot
-from torchyard_core.launch.snapshot_upload import upload_to_all
+from torchyard_core.launch.snapshots.file_hash_cache import RACY_NS
+from torchyard_core.launch.snapshots.snapshot import take_snapshot
+from torchyard_core.launch.snapshots.snapshot_upload import upload_to_all
 
 FILES, IN_A_FOLDER = 10_000, 100
 HOSTS = 4

@@ -9,7 +9,8 @@ import pytest
 from tests.end_to_end.running import run, topology
 from tests.lab import Desktop, Lab
 from torchyard_core.launch.confirmations import confirm_outside_folder
-from torchyard_core.launch.snapshot import CREDENTIALS, take_snapshot
+from torchyard_core.launch.snapshots.excluded_files import CREDENTIALS
+from torchyard_core.launch.snapshots.snapshot import take_snapshot
 
 
 def test_credentials_are_not_sent_unless_the_file_includes_them(tmp_path: Path) -> None:

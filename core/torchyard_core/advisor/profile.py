@@ -69,7 +69,7 @@ class Profile(FrozenModel):
     program: str
     """The script or module."""
     snapshot: str | None
-    """The hash of the program's files (`launch.snapshot.code_root`); None if there is no working folder."""
+    """The hash of the program's files (`launch.snapshots.program_files`); None if there is no working folder."""
     settings: str = ""
     """The hash of arguments, environment and setup (`profile_run.program_settings`); empty in older profiles."""
     host: str

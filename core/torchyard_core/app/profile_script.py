@@ -23,7 +23,8 @@ from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.known_runs import stop_request
 from torchyard_core.launch.runs.logs import LogReader
-from torchyard_core.launch.snapshot import code_root, take_snapshot
+from torchyard_core.launch.snapshots.program_files import code_root
+from torchyard_core.launch.snapshots.snapshot import take_snapshot
 from torchyard_core.next_steps import ShowLogs
 from torchyard_core.problems import has_errors
 from torchyard_core.topology.file import TopologyFile

@@ -112,8 +112,8 @@ def corrections_from_history(
 
     Args:
         program: Only runs with this program's script, arguments and environment are used.
-        snapshots: Only runs with these hashes of their files (`launch.snapshot.code_root`) are used: those that were
-            profiled, and the working folder's current one.
+        snapshots: Only runs with these hashes of their files (`launch.snapshots.program_files`) are used: those that
+            were profiled, and the working folder's current one.
     """
     found: list[Ratios] = []
     for record in _ended_runs(history, snapshots):

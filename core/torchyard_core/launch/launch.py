@@ -36,8 +36,9 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
 from torchyard_core.launch.runs.history import RunRecord, new_run_id
-from torchyard_core.launch.snapshot import Listing, Snapshot, code_root, take_snapshot
-from torchyard_core.launch.snapshot_upload import upload_to_all
+from torchyard_core.launch.snapshots.program_files import code_root
+from torchyard_core.launch.snapshots.snapshot import Listing, Snapshot, take_snapshot
+from torchyard_core.launch.snapshots.snapshot_upload import upload_to_all
 from torchyard_core.launch.submission import prepare, start, take_back
 from torchyard_core.launch.warm_start import early_imports, imports_package, start_early
 from torchyard_core.next_steps import ListRuns, StopRun

@@ -32,8 +32,8 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.runs.known_runs import KnownRun, is_over, run_details
-from torchyard_core.launch.snapshot import Snapshot
-from torchyard_core.launch.snapshot_upload import upload_to_all
+from torchyard_core.launch.snapshots.snapshot import Snapshot
+from torchyard_core.launch.snapshots.snapshot_upload import upload_to_all
 from torchyard_core.launch.warm_start import IMPORTS
 from torchyard_core.next_steps import LaunchTopology, SendSecrets, StopRun
 from torchyard_core.text_sanitizer import one_line

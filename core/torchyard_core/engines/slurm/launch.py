@@ -24,7 +24,7 @@ from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.launch.replica_plans import PreparedHost, cluster_plan
 from torchyard_core.launch.restart import provide_code
 from torchyard_core.launch.runs.history import RunRecord
-from torchyard_core.launch.snapshot_upload import upload_to_all
+from torchyard_core.launch.snapshots.snapshot_upload import upload_to_all
 from torchyard_core.launch.submission import policy_of, run_start, take_back
 from torchyard_core.next_steps import ValidateTopology
 

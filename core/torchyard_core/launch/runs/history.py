@@ -37,7 +37,7 @@ class RunRecord:
     snapshot: str | None = ""
     """Root hash of the code. None if the run has no code; empty in records of older versions."""
     code: str | None = ""
-    """Hash of the program's files (`launch.snapshot.code_root`); None without code, empty if unknown."""
+    """Hash of the program's files (`launch.snapshots.program_files.code_root`); None without code, empty if unknown."""
     lineage: str = ""
     """ID of the first run in the chain of restarts that led to this run; empty in records of older versions."""
     planned: list[dict[str, Any]] = field(default_factory=list)

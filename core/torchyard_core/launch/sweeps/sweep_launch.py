@@ -24,7 +24,7 @@ from torchyard_core.launch.planning import LaunchContext, Planner
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.replica_plans import PreparedHost
 from torchyard_core.launch.runs.history import RunRecord
-from torchyard_core.launch.snapshot import Snapshot
+from torchyard_core.launch.snapshots.snapshot import Snapshot
 from torchyard_core.launch.submission import policy_of, submit
 from torchyard_core.launch.sweeps.slots import SlotPlans, plan_slots
 from torchyard_core.sweeps.model import SamplerKind, Search

@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from tests.waiting import wait_until
-from torchyard_core.launch.snapshot import Snapshot, list_folder, take_snapshot
+from torchyard_core.launch.snapshots.snapshot import Snapshot, list_folder, take_snapshot
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns the folder for cached hashes. Hashes of recently written files are trusted, too."""
-    monkeypatch.setattr("torchyard_core.launch.file_hash_cache.RACY_NS", -3600 * 10**9)
+    monkeypatch.setattr("torchyard_core.launch.snapshots.file_hash_cache.RACY_NS", -3600 * 10**9)
     return tmp_path / "caches"
 
 

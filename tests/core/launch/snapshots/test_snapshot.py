@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchyard_core.errors import RunFailed
-from torchyard_core.launch.snapshot import take_snapshot
+from torchyard_core.launch.snapshots.snapshot import take_snapshot
 
 
 def make(folder: Path, **files: str) -> None:

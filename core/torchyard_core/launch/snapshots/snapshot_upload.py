@@ -15,7 +15,7 @@ from torchyard_core.errors import AgentRefused, HostError, RunFailed, Unreachabl
 from torchyard_core.formatting import size
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.progress import Cancelled, LaunchProgress
-from torchyard_core.launch.snapshot import Snapshot
+from torchyard_core.launch.snapshots.snapshot import Snapshot
 from torchyard_core.next_steps import CheckHosts, SetField, SetHostField
 
 PIECE = 1 << 20

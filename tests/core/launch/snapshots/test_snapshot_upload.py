@@ -15,10 +15,10 @@ import pytest
 from torchyard_agent import snapshot_store
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, RunFailed
-from torchyard_core.launch import snapshot_upload
 from torchyard_core.launch.progress import Cancelled
-from torchyard_core.launch.snapshot import take_snapshot
-from torchyard_core.launch.snapshot_upload import upload_snapshot
+from torchyard_core.launch.snapshots import snapshot_upload
+from torchyard_core.launch.snapshots.snapshot import take_snapshot
+from torchyard_core.launch.snapshots.snapshot_upload import upload_snapshot
 
 
 class StoreLink:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.core.advisor.samples import profile
-from torchyard_core.launch.snapshot import code_root, take_snapshot
+from torchyard_core.launch.snapshots.program_files import code_root
+from torchyard_core.launch.snapshots.snapshot import take_snapshot
 from torchyard_core.topology.file import topology_from_text
 
 TOPOLOGY = """\

@@ -1,0 +1,1 @@
+"""Snapshots of working folders, which launches send to the hosts."""
