@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from torchyard_core.cli.context import command_context
 from torchyard_core.cli.file_arguments import FILE, topology_of
 from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.cli.output import Json
+from torchyard_core.cli.study_updates import StudyUpdates
 
 SEARCH = typer.Argument(metavar="SEARCH", help="The search file.", show_default=False)
 
@@ -72,4 +74,7 @@ def sweep(
             )
             launch.prepare()
             remarks = [problem.printed(source.source) for problem in launch.problems]
-            launch_and_follow(launch, chosen, fleet, view, interrupts, remarks, detach=detach, as_json=as_json)
+            updates = partial(StudyUpdates, chosen, fleet)
+            launch_and_follow(
+                launch, chosen, fleet, view, interrupts, remarks, detach=detach, as_json=as_json, beside=updates
+            )
