@@ -1,4 +1,4 @@
-"""The editor for the file's text beside the canvas, with line numbers, and marks at lines that have problems."""
+"""An editor for YAML with line numbers, and marks at lines that have problems."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """A text editor that has no undo of its own, but uses the page's undo."""
+    """A text editor that has no undo of its own, but uses the page's undo. A read-only one passes on Esc and Tab."""
 
     undo_wanted = Signal()
     redo_wanted = Signal()
@@ -151,14 +151,17 @@ class YamlView(QPlainTextEdit):
         QToolTip.showText(place, problem.message if problem is not None else "", self)
 
     def event(self, event: QEvent) -> bool:
-        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride and _is_undo(event):
+        is_override = isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride
+        if is_override and not self.isReadOnly() and _is_undo(event):
             event.accept()  # The key goes to `keyPressEvent`, even if the page has nothing to undo.
             return True
         return super().event(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         key, cursor = event.key(), self.textCursor()
-        if event.matches(QKeySequence.StandardKey.Undo):
+        if self.isReadOnly():
+            super().keyPressEvent(event)
+        elif event.matches(QKeySequence.StandardKey.Undo):
             self.undo_wanted.emit()
         elif _is_undo(event):
             self.redo_wanted.emit()
