@@ -77,6 +77,13 @@ def check_arguments(search: Search, topology: Topology) -> Findings:
         yield error_finding("parameter-unknown", message, "parameters")
 
 
+def parameters_in(topology: Topology) -> tuple[str, ...]:
+    """Returns the names in `{params.NAME}` of the topology's arguments, in the order of their first use."""
+    program = topology.program
+    words = [*program.command, *program.args, *(word for pool in topology.pools for word in pool.args)]
+    return tuple(dict.fromkeys(name for word in words for name in _PLACEHOLDER.findall(word)))
+
+
 def uses_parameters(topology: Topology) -> str | None:
     """Returns the first `{params.NAME}` in the topology's arguments, which only a sweep replaces, or None."""
     program = topology.program
