@@ -6,7 +6,7 @@ The checks are those of the search file, so a form shows the same problems as th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -118,7 +118,7 @@ class SearchDraft:
     @staticmethod
     def of(search: Search) -> SearchDraft:
         blocks = {"sampler": search.sampler, "pruner": search.pruner}
-        settings = {
+        settings: dict[FieldName, str] = {
             (block, key): _text(value)
             for block, model in blocks.items()
             for key, value in model
@@ -193,6 +193,9 @@ class SearchDraft:
                 found["parameters", row, "name"] = f"there is another parameter {name}"
         for problem in file.check(topology):
             found.setdefault(self._field_of(problem, names), problem.message)
+        if file.search is None and (rest := self._without(found)) != self:
+            # A value of the wrong type would otherwise hide the problems of all other fields.
+            found = rest.problems(search_from_text(rest.text()), topology) | found
         return found
 
     def with_parameters(self, *names: str) -> SearchDraft:
@@ -210,6 +213,28 @@ class SearchDraft:
         """Returns the names in `{params.NAME}` of the topology's arguments that are no parameters."""
         names = {parameter.name.strip() for parameter in self.parameters}
         return tuple(name for name in parameters_in(topology) if name not in names)
+
+    def _without(self, fields: Collection[FieldName]) -> SearchDraft:
+        """Returns the draft without the texts of some fields."""
+
+        def kept(row: int, key: str, text: str) -> str:
+            return "" if ("parameters", row, key) in fields else text
+
+        parameters = tuple(
+            replace(
+                one,
+                low=kept(row, "low", one.low),
+                high=kept(row, "high", one.high),
+                step=kept(row, "step", one.step),
+                values=kept(row, "values", one.values),
+            )
+            for row, one in enumerate(self.parameters)
+        )
+        texts = {key: "" for key in ("name", "trials", "parallel") if (key,) in fields}
+        if ("metric",) in fields:
+            texts["metric"] = "loss"
+        settings = {key: text for key, text in self.settings.items() if key not in fields}
+        return replace(self, parameters=parameters, settings=settings, **texts)
 
     def _settings(self, block: str, keys: Mapping[Any, tuple[str, ...]], kind: str) -> dict[str, Any]:
         return {key: _value(text) for key in keys[kind] if (text := self.settings.get((block, key), "")).strip()}
@@ -252,14 +277,16 @@ def _text(value: float | None) -> str:
 
 
 def _dumped(data: Mapping[str, Any]) -> str:
-    """Returns YAML with a line for each key and each parameter."""
+    """Returns YAML with a line for each key, and for each key of a parameter."""
     lines = []
     for key, value in data.items():
-        if key == "parameters" and value:
-            lines.append("parameters:")
-            lines += [f"  {dump_flow({name: parameter})[1:-1]}" for name, parameter in value.items()]
-        else:
+        if key != "parameters" or not value:
             lines.append(f"{key}: {dump_flow(value)}")
+            continue
+        lines.append("parameters:")
+        for name, parameter in value.items():
+            lines.append(f"  {dump_flow(name)}:")
+            lines += [f"    {one}: {dump_flow(of_one)}" for one, of_one in parameter.items()]
     return "\n".join(lines) + "\n"
 
 

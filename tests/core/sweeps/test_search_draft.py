@@ -50,10 +50,10 @@ def test_a_new_search_has_the_parameters_of_the_arguments_and_no_problem() -> No
     assert draft.text() == (
         "version: 1\n"
         "parameters:\n"
-        "  lr: {distribution: log_uniform, low: 0.0001, high: 0.1}\n"
-        "  n_layers: {distribution: int, low: 1, high: 4}\n"
-        "  batch: {distribution: categorical, values: [32, 64, 128]}\n"
-        "  momentum: {distribution: uniform, low: 0, high: 1}\n"
+        "  lr:\n    distribution: log_uniform\n    low: 0.0001\n    high: 0.1\n"
+        "  n_layers:\n    distribution: int\n    low: 1\n    high: 4\n"
+        "  batch:\n    distribution: categorical\n    values: [32, 64, 128]\n"
+        "  momentum:\n    distribution: uniform\n    low: 0\n    high: 1\n"
         "objective: {metric: loss, goal: minimize}\n"
         "sampler: {kind: tpe}\n"
         "trials: 50\n"
@@ -114,6 +114,16 @@ def test_a_problem_of_a_parameter_belongs_to_its_field(parameter: ParameterDraft
 def test_a_problem_of_the_search_belongs_to_its_field(changes: dict[str, object], field: tuple[str | int, ...]) -> None:
     draft = replace(SearchDraft((ParameterDraft("x", low="0", high="1"),)), **changes)  # type: ignore[arg-type]
     assert list(problems(draft)) == [field]
+
+
+def test_a_value_of_the_wrong_type_hides_no_other_problem() -> None:
+    rows = ParameterDraft("x", low="2", high="1"), ParameterDraft("y", low="a", high="1")
+    draft = SearchDraft(rows, trials="many", metric="", settings={("sampler", "seed"): "-1"})
+    found = problems(draft)
+    fields = {("parameters", 0, "low"), ("parameters", 1, "low"), ("trials",), ("metric",), ("sampler", "seed")}
+    assert set(found) == fields
+    assert found["trials",] == "trials must be a whole number, not 'many'"
+    assert found["parameters", 1, "low"] == "low must be a number, not 'a'"
 
 
 def test_settings_of_another_sampler_or_pruner_are_not_written() -> None:

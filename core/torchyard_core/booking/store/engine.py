@@ -164,8 +164,8 @@ def connector(url: URL, search_path: str, password: str = "") -> Callable[[], An
     Unlike a URL, the function can use the password in the keyring.
     """
     args, settings = url.get_dialect()().create_connect_args(url)
-    settings |= _connect_args(search_path) | ({"password": password} if password else {})
-    return lambda: connect_with_password(url, args, settings)
+    given = {"password": password} if password else {}
+    return lambda: connect_with_password(url, args, {**settings, **_connect_args(search_path), **given})
 
 
 def _postgresql(url: URL, password: str) -> Engine:
