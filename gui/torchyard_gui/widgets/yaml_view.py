@@ -151,8 +151,12 @@ class YamlView(QPlainTextEdit):
         QToolTip.showText(place, problem.message if problem is not None else "", self)
 
     def event(self, event: QEvent) -> bool:
-        is_override = isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride
-        if is_override and not self.isReadOnly() and _is_undo(event):
+        if (
+            isinstance(event, QKeyEvent)
+            and event.type() == QEvent.Type.ShortcutOverride
+            and not self.isReadOnly()
+            and _is_undo(event)
+        ):
             event.accept()  # The key goes to `keyPressEvent`, even if the page has nothing to undo.
             return True
         return super().event(event)
