@@ -31,6 +31,8 @@ class SweepsModel(QObject):
     """Emitted when the list of sweeps or the state of a sweep has changed."""
     table_changed = Signal(str)
     """Emitted with the ID of a sweep when its table, or the error with which it was not read, has changed."""
+    shared = Signal()
+    """Emitted when the study of a sweep has been copied to the team's database, or there is none."""
     not_shared = Signal(str, object)
     """Emitted with the ID of a sweep and the error with which its study was not copied to the team's database."""
 
@@ -173,6 +175,7 @@ class SweepsModel(QObject):
             self._sharing.pop(run_id, None)
             if is_shared:
                 self._shared[run_id] = table.study
+                self.shared.emit()
 
         def failed(error: TorchyardError) -> None:
             self._sharing.pop(run_id, None)

@@ -68,6 +68,7 @@ class SweepsPage(QWidget):
         self.bar = SweepBar(acts.new, acts.best, acts.resume, acts.stop)
         self.notice = NoticeBar()
         self.stale = NoticeBar()
+        self.not_shared = NoticeBar()
         self.resuming = ResumeFlow(model.fleet_model, model.runs.history, self.notice, self)
         self.table = TrialTable()
         self._nothing = EmptyListMessage(self.table, self._nothing_text)
@@ -82,7 +83,7 @@ class SweepsPage(QWidget):
         self.along = splitter(Qt.Orientation.Vertical, upper, self.plots, grows=0, sizes=[230, 370])
         self.along.setStretchFactor(1, 1)
         right = QWidget()
-        vbox(self.notice, self.stale, (self.along, 1), parent=right, margins=FLUSH, spacing=0)
+        vbox(self.notice, self.stale, self.not_shared, (self.along, 1), parent=right, margins=FLUSH, spacing=0)
         self.across = splitter(Qt.Orientation.Horizontal, left, right, grows=1, sizes=[190, 1000])
         sentence = self.tr(
             "A sweep runs a topology many times to find the best hyperparameters. Describe the search in a form, or in"
@@ -102,6 +103,7 @@ class SweepsPage(QWidget):
         model.sweeps_changed.connect(self._sweeps_changed)
         model.table_changed.connect(self._table_changed)
         model.not_shared.connect(self._show_not_shared)
+        model.shared.connect(self.not_shared.clear)
         self.list.selectionModel().currentChanged.connect(self._current_changed)
         for chooser in (self.table, self.history, self.parallel):
             chooser.chosen.connect(self.choose)
@@ -314,16 +316,14 @@ class SweepsPage(QWidget):
         self._enable()
 
     def _show_not_shared(self, run_id: str, error: TorchyardError) -> None:
-        """Says once that studies are not copied to the team's database. A launch in progress keeps the notice bar."""
-        if self.resuming.is_launching:
-            return
+        """Says that studies are not copied to the team's database, until one was copied."""
         run = self.model.sweep(run_id)
         text = self.tr(
-            "The study of {name} was not copied to the team's database: {problem} The sweep is not affected."
+            "The study of {name} was not copied to the team's database; the sweep is not affected. {problem}"
         )
         problem = error_text(error, has_buttons=True)
         text = text.format(name=run.name if run is not None else run_id, problem=problem)
-        self.notice.show_error(error, kind="warn", text=text)
+        self.not_shared.show_error(error, kind="warn", text=text)
 
     def _show_about(self) -> None:
         table, trial = self._table, self.table.trial

@@ -14,6 +14,8 @@ from tools.sample_sweep import LIVE, note_sweeps, show_sample_sweeps
 from tests import REPOSITORY
 from tests.gui.windows.conftest import wiring_of
 from torchyard_gui.sweeps.page import SweepsPage
+from torchyard_gui.topology.page import TopologyPage
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 from torchyard_gui.windows.main_window import MainWindow
 
 CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
@@ -35,6 +37,35 @@ def test_the_best_trial_opens_in_the_editor_as_an_unsaved_topology(window: MainW
     assert document.value.program.args[0] == f"--lr={best.best.params['lr']}"
     assert document.path is None
     assert window.isWindowModified()
+
+
+def test_the_form_follows_the_open_topology_and_its_changes_are_asked_about_when_the_window_closes(
+    window: MainWindow, qtbot: QtBot
+) -> None:
+    wiring = wiring_of(window)
+    document = wiring.document
+    window.show_page("sweeps")
+    page = cast("SweepsPage", window.page("sweeps"))
+    QTest.keyClick(page, Qt.Key.Key_N, CONTROL)
+    dialog = wiring.search_dialog
+    qtbot.waitUntil(dialog.isActiveWindow)
+    assert dialog.form.name.placeholderText() == document.value.name
+    before = document.value.program.args
+    QTest.mouseClick(dialog.fix_arguments, Qt.MouseButton.LeftButton)
+    assert document.value.program.args == (*before, "--lr={params.lr}")
+    assert dialog.count.text() == ""
+    topology = cast("TopologyPage", window.page("topology"))
+    topology.editor.undo()
+    assert document.value.program.args == before
+    assert dialog.count.text() == "1 problem"
+
+    QTest.keyClicks(dialog.form.name, "mine")
+    window.close()
+    boxes = [box for box in dialog.findChildren(ConfirmationDialog) if box.isVisible()]
+    assert len(boxes) == 1
+    assert window.isVisible()
+    QTest.mouseClick(boxes[0].yes, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: not window.isVisible())
 
 
 def test_nothing_of_the_page_is_imported_before_the_first_paint() -> None:
