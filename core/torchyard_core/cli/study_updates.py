@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchyard_core.app.team_studies import TeamStudies
 from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.output import remark
-from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.errors import TorchyardError
 from torchyard_core.launch.runs.sweep_results import SweepCopies
 from torchyard_core.sweeps.trial_table import SweepTable
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torchyard_core.launch.launch import StartedRun
 
 EVERY_S = 10.0
+LEAVE_S = 20.0
+"""Maximum time in seconds for which the end of the command waits for the last copy."""
 
 
 def share_study(studies: TeamStudies, table: SweepTable, *, at_once: bool = False) -> None:
@@ -41,6 +43,7 @@ class StudyUpdates:
         self._fleet = fleet
         self._started = started
         self._ended = threading.Event()
+        self._told: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> StudyUpdates:
@@ -54,7 +57,7 @@ class StudyUpdates:
     ) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(LEAVE_S)
 
     def _run(self) -> None:
         while not self._ended.wait(EVERY_S):
@@ -65,10 +68,14 @@ class StudyUpdates:
         try:
             link = self._fleet.link(self._started.primary.host)
             table = self._copies.update(self._started.run_id, link)
-        except (AgentRefused, HostError):
+        except TorchyardError:
             return  # The command itself reports a host that does not answer.
-        except OSError as error:
-            remark(f"torchyard: the study of sweep {self._started.run_id} was not copied: {error}.")
+        except Exception as error:  # A full disk, for example, must not end the thread with a traceback.
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                remark(
+                    f"torchyard: the study of sweep {self._started.run_id} was not copied to this computer: {error}."
+                )
             return
         if table is not None:
             share_study(self._studies, table, at_once=at_once)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.problems import Problem
+from torchyard_core.problems import Place, Problem
 from torchyard_core.sweeps.model import Distribution, Parameter, PrunerKind, SamplerKind, Search
 from torchyard_core.sweeps.search_checks import parameters_in
 from torchyard_core.sweeps.search_file import SearchFile, search_from_text
@@ -197,6 +197,13 @@ class SearchDraft:
             # A value of the wrong type would otherwise hide the problems of all other fields.
             found = rest.problems(search_from_text(rest.text()), topology) | found
         return found
+
+    def place_of(self, field: FieldName) -> Place:
+        """Returns the location of a field in the file. A row without a name is not in the file."""
+        if field[0] == "parameters" and len(field) == 3:
+            name = self.parameters[int(field[1])].name.strip()
+            return ("parameters", name) if field[2] == "name" else ("parameters", name, field[2])
+        return ("objective", *field) if field == ("metric",) else field
 
     def with_parameters(self, *names: str) -> SearchDraft:
         """Returns the draft with further parameters."""

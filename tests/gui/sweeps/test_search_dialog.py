@@ -103,6 +103,7 @@ def test_problems_appear_at_their_fields_while_typing_and_the_launch_goes_to_the
     assert dialog.preview.marked_lines() == [5]
     type_into(dialog.form.trials, "many")
     assert dialog.form.rows["trials",].problem == "Trials must be a whole number, not 'many'."
+    assert dialog.preview.marked_lines() == [5, 9]
     dialog.form.name.setFocus()
     QTest.mouseClick(dialog.launch_button, LEFT)
     assert not launched

@@ -269,8 +269,9 @@ class SearchDialog(QDialog):
         self.form.show_problems(self._problems, all_of_them=self._shows_all)
         self.preview.show_text(self._file.document.text)
         by_line: dict[int, Problem] = {}
-        for problem in self._file.check(topology):
-            by_line.setdefault(problem.line or 1, problem)
+        for field, message in self._problems.items():
+            line = self._file.document.line(draft.place_of(field)) or 1
+            by_line.setdefault(line, Problem("error", "search", message, line))
         self.preview.show_problems(by_line)
         count = len(self._problems)
         one, many = self.tr("1 problem"), self.tr("{count} problems").format(count=count)

@@ -137,11 +137,16 @@ class SearchForm(QWidget):
                 "5",
                 tr("Finished trials before the first trial is ended"),
             ),
-            (("pruner", "warmup_steps"), tr("Steps first"), "0", tr("Steps of a trial before which it is not ended")),
-            (("pruner", "interval_steps"), tr("Every steps"), "1", tr("Steps between two decisions")),
+            (("pruner", "warmup_steps"), tr("Warm-up steps"), "0", tr("Steps of a trial before which it is not ended")),
+            (("pruner", "interval_steps"), tr("Decide every"), "1", tr("Steps between two decisions")),
             (("pruner", "min_resource"), tr("Least steps"), "1", tr("Steps of the shortest trials")),
             (("pruner", "max_resource"), tr("Most steps"), tr("measured"), tr("Steps of a complete trial")),
-            (("pruner", "reduction_factor"), tr("One of"), "4", tr("Of this many trials, one continues at each rung")),
+            (
+                ("pruner", "reduction_factor"),
+                tr("Keep 1 in"),
+                "4",
+                tr("Of this many trials, one continues at each rung"),
+            ),
         ]
 
     def _row(self, name: str, field: QWidget) -> FormRow:
