@@ -161,6 +161,7 @@ def _sweeps(window: MainWindow, camera: Camera, state: str) -> None:
         window.show_page("sweeps")
         camera.take(window, "sweeps-empty")
         return
+    _new_sweep(window, camera, state)
     note_sweeps(page.model.runs, hosts)
     show_sample_sweeps(page, hosts, LONG_PARAMETERS if state == "long" else PARAMETERS)
     window.show_page("sweeps")
@@ -175,6 +176,30 @@ def _sweeps(window: MainWindow, camera: Camera, state: str) -> None:
     assert page.dialog is not None
     camera.take(window, f"dialog-{state}-stop-sweep", over=page.dialog)
     page.dialog.close()
+
+
+def _new_sweep(window: MainWindow, camera: Camera, state: str) -> None:
+    """Shows the form of a new sweep: as it begins, and with all kinds of parameters, settings and problems."""
+    wiring = _wiring(window)
+    words = ["--lr={params.lr}", "--batch={params.batch}", "--layers={params.layers}"]
+    cast("TopologyPage", window.show_page("topology")).add_arguments(words)
+    wiring.new_sweep()
+    dialog = wiring.search_dialog
+    settle()
+    camera.take(window, f"dialog-{state}-new-sweep", over=dialog)
+    rows = dialog.form.parameters.rows
+    rows[0].low.setText("0.5")
+    rows[2].name.setText("a_long_name_of_a_parameter" if state == "long" else "depth")
+    dialog.form.trials.setText("many")
+    for choice, key in ((dialog.form.sampler, "cma_es"), (dialog.form.pruner, "hyperband")):
+        choice.set_value(key)
+        choice.changed.emit(key)
+    settle()
+    camera.take(window, f"dialog-{state}-new-sweep-problems", over=dialog)
+    dialog.show_field(("pruner", "max_resource"))
+    settle()
+    camera.take(window, f"dialog-{state}-new-sweep-pruner", over=dialog)
+    dialog.launched()
 
 
 def _dialogs(camera: Camera, state: str) -> None:

@@ -94,6 +94,13 @@ def check_placeholders(search: Search, topology: Topology, source: str) -> Findi
             yield error_finding("parameter-unknown", message, *place)
 
 
+def parameters_in(topology: Topology) -> tuple[str, ...]:
+    """Returns the names in `{params.NAME}` of the topology's arguments, in the order of their first use."""
+    program = topology.program
+    words = [*program.command, *program.args, *(word for pool in topology.pools for word in pool.args)]
+    return tuple(dict.fromkeys(name for word in words for name in _PLACEHOLDER.findall(word)))
+
+
 def uses_parameters(topology: Topology) -> str | None:
     """Returns the first `{params.NAME}` in the topology's arguments, which only a sweep replaces, or None."""
     found = next((match for _, word in _arguments(topology) if (match := _PLACEHOLDER.search(word))), None)

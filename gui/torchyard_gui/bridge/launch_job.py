@@ -24,7 +24,9 @@ from torchyard_gui.bridge.jobs import explain
 if TYPE_CHECKING:
     from torchyard_core.app.desktop import Desktop
     from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
+    from torchyard_core.launch.calendar_port import BookingOptions
     from torchyard_core.launch.launch import StartedRun
+    from torchyard_core.sweeps.search_file import SearchFile
 
 
 class LaunchJob(QObject):
@@ -119,6 +121,7 @@ class LaunchJob(QObject):
         """Runs the launch. Returns the started run, the error that stopped the launch, or None after a cancellation."""
         from torchyard_core.app.desktop import Desktop
         from torchyard_core.app.launch_run import InvalidTopology
+        from torchyard_core.app.launch_sweep import InvalidSearch
         from torchyard_core.launch.launch import StartUnknown
         from torchyard_core.launch.progress import Cancelled
 
@@ -130,8 +133,9 @@ class LaunchJob(QObject):
             return launch.run()
         except Cancelled:
             return None
-        except InvalidTopology as error:
-            return RunFailed(error.first_error.message, code=error.code)
+        except (InvalidTopology, InvalidSearch) as error:
+            first = next(problem for problem in error.problems if problem.severity == "error")
+            return RunFailed(first.message, code=error.code)
         except StartUnknown as unknown:
             return unknown
         except Exception as error:  # An exception would be lost with the thread, so it is returned.
@@ -141,14 +145,18 @@ class LaunchJob(QObject):
     def _make(self, desktop: Desktop) -> LaunchUseCase:
         """Returns the launch or restart of the application layer that this job runs."""
         from torchyard_core.app.launch_run import LaunchRun
+
+        return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=self._booking())
+
+    def _booking(self) -> BookingOptions:
+        """Returns the booking for the planned time."""
         from torchyard_core.launch.calendar_port import BookingOptions
 
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
-            booking = BookingOptions(planned.length, planned.start)
-        else:  # The default planned time is no choice of the user, so its length is not used.
-            booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
-        return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
+            return BookingOptions(planned.length, planned.start)
+        # The default planned time is no choice of the user, so its length is not used.
+        return BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
 
     def _callbacks(self) -> LaunchCallbacks:
         from torchyard_core.app.launch_run import LaunchCallbacks
@@ -220,6 +228,28 @@ class LaunchJob(QObject):
 
 
 _UNRECORDED = Check("history", "", True, "", warning=True)
+
+
+class SweepJob(LaunchJob):
+    """One launch of a sweep."""
+
+    def __init__(
+        self,
+        source: TopologyFile,
+        search: SearchFile,
+        fleet_model: FleetModel,
+        parent: QObject | None = None,
+        *,
+        planned: PlannedTime | None = None,
+    ):
+        """Prepares a launch; `start` begins it. The arguments are those of LaunchJob."""
+        super().__init__(source, fleet_model, parent=parent, planned=planned)
+        self._search = search
+
+    def _make(self, desktop: Desktop) -> LaunchUseCase:
+        from torchyard_core.app.launch_sweep import LaunchSweep
+
+        return LaunchSweep(desktop, self.source, self._search, self._callbacks(), booking=self._booking())
 
 
 class RestartJob(LaunchJob):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.app.run_links import link_to_primary
+from torchyard_core.app.team_studies import TeamStudies
 from torchyard_core.errors import AgentRefused, HostError, RunFailed, TorchyardError, Unreachable
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, list_runs, stop_run
 from torchyard_core.launch.runs.sweep_results import SweepCopies
@@ -19,6 +20,8 @@ from torchyard_gui.bridge.runs_model import RunsModel
 Failed = Callable[[TorchyardError], None]
 ENDED = ("finished", "stopped")
 """States of a table that its coordinator does not change any more."""
+SHARE_EVERY_MS = 30_000
+"""Time in milliseconds between two updates of live sweeps for the team's database, whichever page is visible."""
 
 
 class SweepsModel(QObject):
@@ -28,6 +31,10 @@ class SweepsModel(QObject):
     """Emitted when the list of sweeps or the state of a sweep has changed."""
     table_changed = Signal(str)
     """Emitted with the ID of a sweep when its table, or the error with which it was not read, has changed."""
+    shared = Signal()
+    """Emitted when the study of a sweep has been copied to the team's database, or there is none."""
+    not_shared = Signal(str, object)
+    """Emitted with the ID of a sweep and the error with which its study was not copied to the team's database."""
 
     def __init__(self, runs: RunsModel, parent: QObject | None = None):
         super().__init__(parent)
@@ -39,6 +46,13 @@ class SweepsModel(QObject):
         self._final: set[str] = set()
         """The sweeps whose trials were read after their end."""
         self._updating: dict[str, Job] = {}
+        self._studies = TeamStudies(self.fleet_model.home)
+        self._sharing: dict[str, Job] = {}
+        self._shared: dict[str, str] = {}
+        """The hash of the study that was shared last, by sweep."""
+        self._share_timer = QTimer(self, interval=SHARE_EVERY_MS)
+        self._share_timer.timeout.connect(self._update_shared)
+        self._share_timer.start()
         runs.runs_changed.connect(self.sweeps_changed)
 
     @property
@@ -141,14 +155,39 @@ class SweepsModel(QObject):
         return model.jobs.run(make, done, failed, owner=owner)
 
     def close(self) -> None:
-        for job in self._updating.values():
+        self._share_timer.stop()
+        for job in (*self._updating.values(), *self._sharing.values()):
             job.cancel()
         self._updating.clear()
+        self._sharing.clear()
+
+    def _update_shared(self) -> None:
+        """Updates all sweeps that may have changed, if their studies are copied to a team's database."""
+        if self._studies.url:
+            self.update_all()
+
+    def _share(self, run_id: str, table: SweepTable) -> None:
+        """Copies the study of a sweep to the team's database, if there is one, unless it is being copied."""
+        if run_id in self._sharing or self._shared.get(run_id) == table.study:
+            return
+
+        def done(is_shared: bool) -> None:
+            self._sharing.pop(run_id, None)
+            if is_shared:
+                self._shared[run_id] = table.study
+                self.shared.emit()
+
+        def failed(error: TorchyardError) -> None:
+            self._sharing.pop(run_id, None)
+            self.not_shared.emit(run_id, error)
+
+        self._sharing[run_id] = self.fleet_model.jobs.run(lambda: self._studies.copy(table), done, failed, owner=self)
 
     def _take(self, run: KnownRun, table: SweepTable | None, error: TorchyardError | None) -> None:
         before = self._tables.get(run.run_id), str(self._errors.get(run.run_id, ""))
         if table is not None:
             self._tables[run.run_id] = table
+            self._share(run.run_id, table)
         if error is not None:
             self._errors[run.run_id] = error
         else:

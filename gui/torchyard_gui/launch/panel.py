@@ -17,9 +17,10 @@ from torchyard_core.formatting import span, until
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Confirmation
 from torchyard_core.next_steps import NextStep
+from torchyard_core.sweeps.search_file import SearchFile
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.launch_job import LaunchJob
+from torchyard_gui.bridge.launch_job import LaunchJob, SweepJob
 from torchyard_gui.launch.checklist_model import STEPS, Checklist
 from torchyard_gui.launch.checklist_row import ChecklistRow
 from torchyard_gui.launch.question_block import QuestionBlock
@@ -39,6 +40,8 @@ class LaunchPanel(QDialog):
 
     run_started = Signal(str)
     """Emitted with the ID of a run that has started."""
+    sweep_started = Signal(str)
+    """Emitted with the ID of a sweep that has started."""
     trust_requested = Signal(str)
     """Emitted with a host whose key is unknown. Once the key has been recorded, the receiver must call `trusted`."""
     launch_over = Signal(bool)
@@ -49,6 +52,8 @@ class LaunchPanel(QDialog):
         self.setModal(False)
         self._model = fleet_model
         self._source: TopologyFile | None = None
+        self._search: SearchFile | None = None
+        """The search file of a sweep; None for the launch of a run."""
         self.job: LaunchJob | None = None
         self.checklist = Checklist()
         self._rows: dict[str, ChecklistRow] = {}
@@ -84,20 +89,25 @@ class LaunchPanel(QDialog):
     @property
     def run_name(self) -> str:
         """The name of the current or last launch."""
+        if self._search is not None and self._search.search is not None and self._search.search.name:
+            return self._search.search.name
         topology = self._source.topology if self._source is not None else None
         return topology.name if topology is not None else ""
 
-    def launch(self, source: TopologyFile, planned: PlannedTime | None = None) -> None:
+    def launch(
+        self, source: TopologyFile, planned: PlannedTime | None = None, search: SearchFile | None = None
+    ) -> None:
         """Shows the panel and starts a launch. If another launch is in progress, only shows that one.
 
         Args:
+            search: A valid search file, with which a sweep is launched.
             planned: Planned time. If it is later than now, GPUs are booked, and the hosts start the run at that time.
         """
         self.bring_to_front()
         self.activateWindow()
         if self.is_launching:
             return
-        self._source, self._planned = source, planned or PlannedTime()
+        self._source, self._planned, self._search = source, planned or PlannedTime(), search
         self._begin()
 
     def bring_to_front(self) -> None:
@@ -164,6 +174,10 @@ class LaunchPanel(QDialog):
         self.heading.setText(self.windowTitle())
         count = sum(pool.replicas for pool in topology.pools) if topology is not None else 0
         replicas = self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
+        if self._search is not None and self._search.search is not None:
+            trials = self._search.search.number_of_trials
+            of_sweep = self.tr("1 trial") if trials == 1 else self.tr("{count} trials").format(count=trials)
+            replicas = self.tr("{trials}, each of {replicas}").format(trials=of_sweep, replicas=replicas)
         self.about.setText(self._about(replicas))
         self.notice.clear()
         self.question.hide()
@@ -171,7 +185,10 @@ class LaunchPanel(QDialog):
         self.cancel_button.setText(self.tr("Cancel"))
         self.cancel_button.setEnabled(True)
         self.cancel_button.setFocus()
-        job = LaunchJob(self._source, self._model, parent=self, planned=self._planned)
+        if self._search is not None:
+            job: LaunchJob = SweepJob(self._source, self._search, self._model, self, planned=self._planned)
+        else:
+            job = LaunchJob(self._source, self._model, parent=self, planned=self._planned)
         job.checked.connect(self._checked)
         job.progressed.connect(self._progressed)
         job.asked.connect(self._asked)
@@ -211,7 +228,7 @@ class LaunchPanel(QDialog):
     def _started(self, run_id: str) -> None:
         self._end(started=True)
         self.hide()
-        self.run_started.emit(run_id)
+        (self.run_started if self._search is None else self.sweep_started).emit(run_id)
         self.launch_over.emit(True)
 
     def _failed(self, error: TorchyardError) -> None:
@@ -328,7 +345,7 @@ class LaunchPanel(QDialog):
             self._begin()
 
     def _about(self, replicas: str) -> str:
-        """Returns a text about the launch: its replicas, and the planned time if it is later than now."""
+        """Returns a text about the launch: its replicas or trials, and the planned time if it is later than now."""
         now = datetime.now(UTC)
         if not self._planned.at(now).is_later:
             return replicas

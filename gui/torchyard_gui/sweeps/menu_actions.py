@@ -13,6 +13,8 @@ class SweepsActions(PageActions):
     def __init__(self, parent: QObject):
         super().__init__(parent)
         tr = self.tr
+        tip = tr("Write a search file for the open topology, and start the sweep")
+        self.new = self._make("run", tr("New sweep …"), "plus", "Ctrl+N", tip, tr("New …"))
         tip = tr("Stop this sweep with all its trials. Asks first")
         self.stop = self._make("run", tr("Stop the sweep …"), "stop", "Ctrl+.", tip, tr("Stop …"))
         tip = tr("Stop the selected trial, which then counts as failed. Asks first")

@@ -8,6 +8,7 @@ from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QStackedWidget, QWidget
 
+from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import counted
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.sweeps.trial_table import SweepTable, Trial
@@ -40,6 +41,8 @@ class SweepsPage(QWidget):
 
     edit_copy = Signal(str)
     """Emitted with the text of a topology that has the parameters of a trial."""
+    new_wanted = Signal()
+    """Emitted when the user wants to start a sweep."""
     status_changed = Signal()
 
     def __init__(self, model: SweepsModel, parent: QWidget | None = None):
@@ -62,9 +65,10 @@ class SweepsPage(QWidget):
         self._left = left
 
         acts = self.actions_
-        self.bar = SweepBar(acts.best, acts.resume, acts.stop)
+        self.bar = SweepBar(acts.new, acts.best, acts.resume, acts.stop)
         self.notice = NoticeBar()
         self.stale = NoticeBar()
+        self.not_shared = NoticeBar()
         self.resuming = ResumeFlow(model.fleet_model, model.runs.history, self.notice, self)
         self.table = TrialTable()
         self._nothing = EmptyListMessage(self.table, self._nothing_text)
@@ -79,15 +83,14 @@ class SweepsPage(QWidget):
         self.along = splitter(Qt.Orientation.Vertical, upper, self.plots, grows=0, sizes=[230, 370])
         self.along.setStretchFactor(1, 1)
         right = QWidget()
-        vbox(self.notice, self.stale, (self.along, 1), parent=right, margins=FLUSH, spacing=0)
+        vbox(self.notice, self.stale, self.not_shared, (self.along, 1), parent=right, margins=FLUSH, spacing=0)
         self.across = splitter(Qt.Orientation.Horizontal, left, right, grows=1, sizes=[190, 1000])
         sentence = self.tr(
-            "A sweep runs a topology many times to find the best hyperparameters. Write a search file, and start the"
-            " sweep with “{command}”. Its trials are then shown here, live."
+            "A sweep runs a topology many times to find the best hyperparameters. Describe the search in a form, or in"
+            " a file for “{command}”. Its trials are then shown here, live."
         )
-        self.empty = EmptyState(
-            self.tr("No sweeps yet"), sentence.format(command=NEW_SWEEP), acts.command, icon_name="sweeps"
-        )
+        sentence = sentence.format(command=NEW_SWEEP)
+        self.empty = EmptyState(self.tr("No sweeps yet"), sentence, acts.new, acts.command, icon_name="sweeps")
         self._pages = QStackedWidget()
         self._pages.addWidget(self.empty)
         self._pages.addWidget(self.across)
@@ -99,6 +102,8 @@ class SweepsPage(QWidget):
         self._refresh_timer.timeout.connect(self._refresh)
         model.sweeps_changed.connect(self._sweeps_changed)
         model.table_changed.connect(self._table_changed)
+        model.not_shared.connect(self._show_not_shared)
+        model.shared.connect(self.not_shared.clear)
         self.list.selectionModel().currentChanged.connect(self._current_changed)
         for chooser in (self.table, self.history, self.parallel):
             chooser.chosen.connect(self.choose)
@@ -107,6 +112,7 @@ class SweepsPage(QWidget):
         self.resuming.launch_over.connect(self._enable)
         acts.connect_to(
             {
+                acts.new: self.new_wanted.emit,
                 acts.stop: self.ask_to_stop,
                 acts.stop_trial: self.ask_to_stop_trial,
                 acts.resume: self.resume,
@@ -308,6 +314,16 @@ class SweepsPage(QWidget):
                 self.stale.show_error(error, kind="warn", text=text, closable=False)
         self._show_about()
         self._enable()
+
+    def _show_not_shared(self, run_id: str, error: TorchyardError) -> None:
+        """Says that studies are not copied to the team's database, until one was copied."""
+        run = self.model.sweep(run_id)
+        text = self.tr(
+            "The study of {name} was not copied to the team's database; the sweep is not affected. {problem}"
+        )
+        problem = error_text(error, has_buttons=True)
+        text = text.format(name=run.name if run is not None else run_id, problem=problem)
+        self.not_shared.show_error(error, kind="warn", text=text)
 
     def _show_about(self) -> None:
         table, trial = self._table, self.table.trial

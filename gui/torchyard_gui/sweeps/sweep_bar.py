@@ -20,7 +20,7 @@ NARROW = 1150
 class SweepBar(QFrame):
     """The bar above a sweep. Its buttons trigger actions of the page."""
 
-    def __init__(self, best: QAction, resume: QAction, stop: QAction, parent: QWidget | None = None):
+    def __init__(self, new: QAction, best: QAction, resume: QAction, stop: QAction, parent: QWidget | None = None):
         super().__init__(parent)
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
@@ -28,18 +28,18 @@ class SweepBar(QFrame):
         self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         self.mark = StateMark("idle", 14)
         self.state = ElidedLabel(ink="2")
-        self.buttons = {action: action_button(action, action.iconText()) for action in (best, resume, stop)}
+        self.buttons = {action: action_button(action, action.iconText()) for action in (best, resume, stop, new)}
         for action, button in self.buttons.items():
             button.setIcon(action.icon())
             button.setAccessibleName(action.text())
-        self._best = best
+        self._best, self._new = best, new
         parts = self.name, 4, self.mark, (self.state, 1), 8
         hbox(*parts, *self.buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
         self.show_sweep(None, None)
 
     def show_sweep(self, run: KnownRun | None, table: SweepTable | None) -> None:
         """Shows the state of a sweep; None shows the name of the page."""
-        for widget in (self.mark, *self.buttons.values()):
+        for widget in (self.mark, *(button for action, button in self.buttons.items() if action is not self._new)):
             widget.setVisible(run is not None)
         if run is None:
             self.name.setText(self.tr("Sweeps"))

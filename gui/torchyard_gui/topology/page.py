@@ -70,6 +70,8 @@ class TopologyPage(QWidget):
 
     launch_requested = Signal(object)
     """Emitted with the TopologyFile to launch."""
+    sweep_requested = Signal()
+    """Emitted when the user wants to start a sweep of the topology."""
     title_changed = Signal(str)
     status_changed = Signal()
 
@@ -143,7 +145,14 @@ class TopologyPage(QWidget):
 
     def page_actions(self) -> list[QAction]:
         of_files = [*self.files.actions(), *self.foreign.actions()]
-        return [*of_files, *self.edits.actions(), *self._view_actions, self.when_action, self.launch_action]
+        return [
+            *of_files,
+            *self.edits.actions(),
+            *self._view_actions,
+            self.when_action,
+            self.launch_action,
+            self.sweep_action,
+        ]
 
     def more_actions(self) -> list[QAction]:
         return self.edits.add_presets
@@ -220,7 +229,7 @@ class TopologyPage(QWidget):
         from torchyard_gui.topology.advice.drawer import AdviceDrawer
 
         assert self.advisor is not None
-        made = AdviceDrawer(self.advisor, self._as_file, self.editor.facts)
+        made = AdviceDrawer(self.advisor, self.as_file, self.editor.facts)
         made.hide()
         made.apply_wanted.connect(self._apply_advice)
         made.closed.connect(lambda: self.show_advice.setChecked(False))
@@ -234,7 +243,8 @@ class TopologyPage(QWidget):
         self.show_advice.setChecked(True)
         self.advice.measure()
 
-    def _as_file(self) -> TopologyFile:
+    def as_file(self) -> TopologyFile:
+        """Returns the open topology as if it were read from its file."""
         text = self.document.text.removeprefix("\ufeff")
         return topology_from_text(text, str(self.document.path or ""), self.document.folder)
 
@@ -300,6 +310,9 @@ class TopologyPage(QWidget):
         tip = self.tr("Set the time for which free GPUs are counted")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
         self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Enter", "play")
+        tip = self.tr("Search the best hyperparameters: run the topology many times with other arguments")
+        sweep = self.tr("New sweep …")
+        self.sweep_action = action(self, "run", sweep, self.sweep_requested.emit, "Ctrl+Shift+Enter", "sweeps", tip)
         self._name_launch()
         self.addActions(self.page_actions())
 
@@ -450,7 +463,12 @@ class TopologyPage(QWidget):
             save = NoticeButton(self.tr("Save and launch …"), lambda: self.files.save(self.launch))
             self.notices.show("launch", "info", text, save)
             return
-        self.launch_requested.emit(self._as_file())
+        self.launch_requested.emit(self.as_file())
+
+    def add_arguments(self, words: Sequence[str]) -> None:
+        """Adds arguments for every replica, as one undoable edit."""
+        args = [*self.document.value.program.args, *words]
+        self._do(self.editor.set_program("args", args, self.tr("arguments")))
 
     def _report_errors(self, count: int) -> None:
         self.problems.set_open(True)

@@ -11,10 +11,10 @@ from PySide6.QtWidgets import QFrame, QWidget
 from torchyard_core.problems import Problem
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.yaml_view import YamlView
 from torchyard_gui.widgets.indicators import StateMark
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.text_labels import label
+from torchyard_gui.widgets.yaml_view import YamlView
 
 PAUSE_MS = 400
 """Milliseconds from the last key press until the text is applied to the document."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 from PySide6.QtCore import QCoreApplication, QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLineEdit, QPushButton, QSpinBox, QVBoxLayout, QWidget
@@ -80,6 +84,25 @@ class ConfirmationDialog(QDialog):
     def _choose_alternative(self) -> None:
         self.done(ALTERNATIVE)
         self.alternative_chosen.emit()
+
+
+def ask_to_replace(
+    path: Path, replace: Callable[[], object], another: Callable[[], object], parent: QWidget
+) -> None:  # fmt: skip
+    """Asks whether to replace a file. Calls `replace` if the user agrees, and otherwise `another`."""
+    tr = partial(QCoreApplication.translate, "replacing")
+    box = ConfirmationDialog(
+        tr("Replace {file}?").format(file=path.name),
+        tr("A file of that name exists in {folder}. Its contents will be lost.").format(folder=path.parent),
+        tr("Replace"),
+        tr("Another name …"),
+        parent,
+    )
+    box.setObjectName("replace")
+    box.accepted.connect(lambda: replace())
+    box.rejected.connect(lambda: another())
+    box.finished.connect(box.deleteLater)
+    box.open()
 
 
 def dialog_layout(

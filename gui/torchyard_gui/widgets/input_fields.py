@@ -1,12 +1,12 @@
-"""Input fields: search, numbers and segmented choices."""
+"""Input fields: search, numbers and choices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QButtonGroup, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
+from PySide6.QtGui import QKeyEvent, QWheelEvent
+from PySide6.QtWidgets import QButtonGroup, QComboBox, QFrame, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets.layouts import hbox
@@ -39,6 +39,33 @@ class NumberField(QSpinBox):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.lineEdit().setTextMargins(MARGIN, 0, 0, 0)
+
+
+class ChoiceBox(QComboBox):
+    """A choice between (key, text) pairs in a list that opens. The mouse wheel scrolls the form around it instead."""
+
+    changed = Signal(str)
+    """Emitted with the key that the user has chosen."""
+
+    def __init__(self, choices: Sequence[tuple[str, str]], name: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._keys = [key for key, _ in choices]
+        self.addItems([text for _, text in choices])
+        self.setAccessibleName(name)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.activated.connect(lambda row: self.changed.emit(self._keys[row]))
+
+    @property
+    def value(self) -> str:
+        """The key of the current choice."""
+        return self._keys[self.currentIndex()]
+
+    def set_value(self, key: str) -> None:
+        """Sets the choice without emitting `changed`."""
+        self.setCurrentIndex(self._keys.index(key))
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.ignore()
 
 
 class Segmented(QFrame):

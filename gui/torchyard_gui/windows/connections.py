@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from PySide6.QtCore import QObject, QTimer
 
 from torchyard_core.booking.planned_time import PlannedTime, from_text
+from torchyard_core.errors import FileProblem
 from torchyard_core.home import Home
 from torchyard_core.topology.document.topology_document import TopologyDocument
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -24,6 +25,8 @@ from torchyard_gui.windows.window_session import SessionState, WindowSession
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking
     from torchyard_core.next_steps import NextStep
+    from torchyard_core.sweeps.search_file import SearchFile
+    from torchyard_core.topology.document.topology_document import DocumentState
     from torchyard_core.topology.file import TopologyFile
     from torchyard_gui.bookings.booking_reminder import BookingReminder
     from torchyard_gui.bookings.page import BookingsPage
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from torchyard_gui.launch.panel import LaunchPanel
     from torchyard_gui.runs.page import RunsPage
     from torchyard_gui.sweeps.page import SweepsPage
+    from torchyard_gui.sweeps.search_form.dialog import SearchDialog
     from torchyard_gui.topology.page import TopologyPage
     from torchyard_gui.windows.absence_report import AbsenceReport
 
@@ -57,6 +61,8 @@ class WindowConnections(QObject):
         self.planning.chosen.connect(self._keep_planned)
         self._live_runs: set[str] = set()
         self._live_bookings: tuple[Booking, ...] = ()
+        self._topology_file: tuple[tuple[DocumentState, Path | None], TopologyFile | None] | None = None
+        """The open topology as a file, with the document's state and path from which it was made."""
         self._say_soon = QTimer(self, singleShot=True, interval=SAY_AFTER_MS)
         self._say_soon.timeout.connect(self._say_fleet)
         self.fleet.hosts_changed.connect(self._say_soon.start)
@@ -241,9 +247,29 @@ class WindowConnections(QObject):
         panel = LaunchPanel(self.fleet, self.window)
         self.window.before_closing.append(CloseConfirmation(self.window, panel, panel.bring_to_front).may_close)
         panel.run_started.connect(self._open_run)
+        panel.sweep_started.connect(self._open_sweep)
         panel.trust_requested.connect(self._trust)
         cast("FleetPage", self.window.page("fleet")).trusted.connect(panel.trusted)
         return panel
+
+    @cached_property
+    def search_dialog(self) -> SearchDialog:
+        """The dialog of new sweeps. It is created on first use."""
+        from torchyard_gui.sweeps.search_form.dialog import SearchDialog
+
+        dialog = SearchDialog(self._open_topology, self.window)
+        dialog.launch_wanted.connect(self._launch_sweep)
+        dialog.arguments_wanted.connect(lambda words: self._topology_page().add_arguments(words))
+        dialog.discarded.connect(self.window.close)
+        self.document.changed.connect(self._show_topology_in_dialog)
+        self.document.path_changed.connect(self._show_topology_in_dialog)
+        self.window.before_closing.append(dialog.may_close)
+        return dialog
+
+    def _show_topology_in_dialog(self) -> None:
+        """Checks the visible form of a new sweep against the changed topology."""
+        if self.search_dialog.isVisible():
+            self.search_dialog.topology_changed()
 
     @cached_property
     def exchange_source(self) -> ExchangeSource:
@@ -266,6 +292,7 @@ class WindowConnections(QObject):
         page.exchange_facts = self.exchange_source.facts
         page.advisor = AdviceSource(self.fleet)
         page.launch_requested.connect(self._launch)
+        page.sweep_requested.connect(self.new_sweep)
         OpenExampleButton(page.view, self.document, self.window.actions_.open_example)
         return page
 
@@ -304,6 +331,7 @@ class WindowConnections(QObject):
         closing = CloseConfirmation(self.window, page.resuming, lambda: self.window.show_page("sweeps"))
         self.window.before_closing.append(closing.may_close)
         page.edit_copy.connect(self._edit_copy)
+        page.new_wanted.connect(self.new_sweep)
         return page
 
     def restore_session(self) -> None:
@@ -364,8 +392,39 @@ class WindowConnections(QObject):
         """Shows the launch panel. Once the run has started, the Runs page shows it."""
         self.launch_panel.launch(source, self.planning.planned)
 
+    def new_sweep(self) -> None:
+        """Opens the form of a new sweep of the open topology."""
+        self.search_dialog.start()
+
+    def _launch_sweep(self, source: TopologyFile, search: SearchFile) -> None:
+        """Shows the launch panel. Once the sweep has started, the Sweeps page shows it."""
+        self.launch_panel.launch(source, self.planning.planned, search)
+
+    def _open_sweep(self, run_id: str) -> None:
+        self.search_dialog.launched()
+        cast("SweepsPage", self.window.show_page("sweeps")).show_sweep(run_id)
+        self._follow_launch()
+
+    def _topology_page(self) -> TopologyPage:
+        return cast("TopologyPage", self.window.page("topology"))
+
+    def _open_topology(self) -> TopologyFile | None:
+        """Returns the open topology, or None if its text is not YAML."""
+        page = self._topology_page()
+        page.editor.settle()
+        known = page.document.state, page.document.path
+        if self._topology_file is None or self._topology_file[0] != known:
+            try:
+                self._topology_file = known, page.as_file()
+            except FileProblem:
+                self._topology_file = known, None
+        return self._topology_file[1]
+
     def _open_run(self, run_id: str) -> None:
         self._show_run(run_id)
+        self._follow_launch()
+
+    def _follow_launch(self) -> None:
         self.fleet.check()  # The launch may have deployed agents.
         self._use_calendar()  # The launch may have made the first booking.
         if "bookings" in self.__dict__:
@@ -440,6 +499,10 @@ class WindowConnections(QObject):
         self.document.path_changed.disconnect(self._name_window)
         if "launch_panel" in self.__dict__:
             self.launch_panel.close_launch()
+        if "search_dialog" in self.__dict__:
+            self.document.changed.disconnect(self._show_topology_in_dialog)
+            self.document.path_changed.disconnect(self._show_topology_in_dialog)
+            self.search_dialog.hide()
         if self.window.has_page("bookings"):
             cast("BookingsPage", self.window.page("bookings")).close_page()
         if self.window.has_page("sweeps"):

@@ -1,19 +1,27 @@
-"""Tests that the window follows a sweep of real trials, stops and resumes it, and opens its best trial."""
+"""Tests that the window follows a sweep of real trials, stops and resumes it, and opens its best trial.
+
+Another test starts a sweep with the form, and finds its study in the team's database.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import cast
 
+import optuna
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
+from tests.core.booking.cluster import Cluster
+from tests.core.booking.conftest import postgres as postgres
+from tests.core.booking.store.test_studies import content, read_back
 from tests.end_to_end.running import topology
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS
 from tests.lab import Desktop, Lab
 from torchyard_gui.sweeps.page import SweepsPage
+from torchyard_gui.sweeps.search_form.dialog import SearchDialog
 
 pytestmark = pytest.mark.lab
 
@@ -92,3 +100,52 @@ def test_a_sweep_is_followed_stopped_resumed_and_its_best_trial_opened(
     assert table.best is not None
     assert person.topology.document.value.program.args[1] == str(table.best.params["x"])
     assert person.topology.document.path is None
+
+
+CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
+
+
+def test_the_form_starts_a_sweep_by_keyboard_and_the_window_copies_its_study_to_the_team(
+    window_of: OpenWindow, desktop: Desktop, lab3: Lab, postgres: Cluster, tmp_path: Path
+) -> None:
+    postgres.empty()
+    (desktop.home / "settings.yaml").write_text(f"bookings_url: {postgres.url('kim', 'team')}\n")
+    person = window_of(desktop, topology(tmp_path / "program", PROGRAM, script_py=SCRIPT))
+    person.hosts_were_asked()
+    person.draw.on_canvas()
+    person.keys(Qt.Key.Key_Return, CONTROL | SHIFT)
+    dialog = person.window.findChild(SearchDialog)
+    assert isinstance(dialog, SearchDialog)
+    person.wait_until(dialog.isActiveWindow)
+    [row] = dialog.form.parameters.rows
+    assert row.name.text() == "x"
+    dialog.form.trials.setFocus()
+    for key in (Qt.Key.Key_End, Qt.Key.Key_Backspace, Qt.Key.Key_Backspace, Qt.Key.Key_0):
+        person.keys(key)
+    person.keys(Qt.Key.Key_Return, CONTROL)
+    assert dialog.form.rows["trials",].problem
+    person.keys(Qt.Key.Key_Backspace)
+    person.keys(Qt.Key.Key_4)
+    person.keys(Qt.Key.Key_Return, CONTROL)
+
+    page = cast("SweepsPage", person.window.page("sweeps"))
+    person.wait_until(lambda: page.run_id or person.panel.again.isVisible(), LAUNCHED_WITHIN_MS)
+    assert page.run_id, [line.texts for line in person.panel._rows.values()]
+    assert person.window.current == "sweeps"
+    assert not dialog.isVisible()
+    person.wait_until(lambda: page.bar.state.text().startswith("succeeded · 4 of 4"), LAUNCHED_WITHIN_MS)
+    table = page.model.table(page.run_id)
+    assert table is not None
+    name = f"{table.name} {page.run_id}"
+
+    def copied() -> list[str]:
+        with postgres.connect("lee", "team") as connection:
+            query = (
+                "SELECT t.state FROM torchyard_studies.trials t JOIN torchyard_studies.studies s USING (study_id)"
+                " WHERE s.study_name = %s ORDER BY number"
+            )
+            return [row[0] for row in connection.execute(query, (name,)).fetchall()]
+
+    person.wait_until(lambda: copied() == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"])
+    here = optuna.load_study(study_name=None, storage=f"sqlite:///{page.model.study_file(page.run_id)}").get_trials()
+    person.wait_until(lambda: content(read_back(postgres, name)) == content(here))

@@ -71,9 +71,11 @@ def faults_of(window: QWidget) -> list[Fault]:
         texts = painted_texts(widget)
         found += _blank(widget, texts)
         overlays = _overlays(widget, window)
-        for text in texts:
-            fault, seen = _cut(widget, window, text)
-            if seen.isEmpty():
+        cuts = [(text, *_cut(widget, window, text)) for text in texts]
+        # An editor paints a selected text several times, each time with another clip.
+        whole = [(text.text, text.ink) for text, fault, _ in cuts if not fault]
+        for text, fault, seen in cuts:
+            if seen.isEmpty() or (fault and (text.text, text.ink) in whole):
                 continue
             ink = seen.translated(QPointF(widget.mapTo(window, QPoint())))
             if any(QRectF(overlay).intersects(ink) for overlay in overlays):

@@ -21,6 +21,8 @@ from torchyard_core.topology.file import topology_from_text
 from torchyard_gui.bridge.sweeps_model import SweepsModel
 from torchyard_gui.sweeps.page import SweepsPage
 
+STUDY_CONTENT = b"an SQLite file"
+
 
 class ActingSweep(Acting):
     """A simulated sweep; `data` is its coordinator's table, and None before the coordinator has written it."""
@@ -34,9 +36,10 @@ class ActingSweep(Acting):
         if method == "run.list":
             return [self._line(), *self._trial_lines(link.host)]
         if method == "files.read":
-            if self.data is None or params["path"] != TABLE:
+            has_study = self.data is not None and bool(self.data["study"])
+            if self.data is None or (params["path"] != TABLE and not has_study):
                 raise AgentRefused(link.host, "the run has no such file", code="no_file")
-            whole = json.dumps(self.data).encode()
+            whole = json.dumps(self.data).encode() if params["path"] == TABLE else STUDY_CONTENT
             piece = whole[params["offset"] :]
             return {"data": base64.b64encode(piece).decode(), "next": len(whole), "size": len(whole)}
         return super().answer(link, method, params)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from pytestqt.qtbot import QtBot
 from tools.sample_sweep import LIVE, sweep_data
 
 from tests.gui.runs.fake_hosts import close, runs_model
-from tests.gui.sweeps.conftest import ActingSweep
+from tests.gui.sweeps.conftest import STUDY_CONTENT, ActingSweep
+from torchyard_core.app import team_studies
+from torchyard_core.booking import store
+from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.home import Home
 from torchyard_core.topology.file import topology_from_text
 from torchyard_gui.bridge.sweeps_model import SweepsModel
@@ -213,7 +218,9 @@ def test_without_sweeps_the_page_says_how_one_is_started(qtbot: QtBot, home: Hom
     page.show()
     assert page.empty.isVisible()
     assert NEW_SWEEP in page.empty.sentence.text()
-    QTest.mouseClick(page.empty.buttons[0], Qt.MouseButton.LeftButton)
+    with qtbot.waitSignal(page.new_wanted):
+        QTest.mouseClick(page.empty.buttons[0], Qt.MouseButton.LeftButton)
+    QTest.mouseClick(page.empty.buttons[1], Qt.MouseButton.LeftButton)
     assert QApplication.clipboard().text() == NEW_SWEEP
     page.close_page()
     close(runs)
@@ -241,3 +248,34 @@ def test_f6_reaches_list_table_and_plots(page: SweepsPage) -> None:
     inside: list[Any] = [page.list, page.table, page.history]
     assert all(pane is widget or pane.isAncestorOf(widget) for pane, widget in zip(panes, inside, strict=True))
     assert page.table.order.index(0, 0).data(TRIAL).trial == "38"
+
+
+def test_a_study_that_cannot_be_copied_to_the_team_is_told_once(
+    page: SweepsPage, acting: ActingSweep, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studies: list[str] = []
+
+    def fail(url: str, file: Path, name: str) -> None:
+        studies.append(name)
+        raise StoreUnavailable("the bookings database team on db does not answer: no route to host")
+
+    monkeypatch.setattr(store, "copy_study", fail)
+    page.model.fleet_model.home.settings_file.write_text("bookings_url: postgresql+psycopg://kim@db/team\n")
+    assert acting.data is not None
+    acting.data["study"] = hashlib.sha256(STUDY_CONTENT).hexdigest()
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: page.not_shared.isVisible())
+    assert page.not_shared.text == (
+        "The study of digits-search was not copied to the team's database; the sweep is not affected. The bookings "
+        "database team on db does not answer: no route to host."
+    )
+    assert page.not_shared.kind == "warn"
+    page.not_shared.clear()
+    monkeypatch.setattr(team_studies, "RETRY_S", 0.0)
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: len(studies) > 1 and not page.model._sharing)
+    assert not page.not_shared.isVisible()
+    page.model.not_shared.emit(LIVE, StoreUnavailable("it does not answer"))
+    monkeypatch.setattr(store, "copy_study", lambda url, file, name: None)
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: not page.not_shared.isVisible())

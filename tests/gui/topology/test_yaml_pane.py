@@ -12,7 +12,7 @@ from PySide6.QtTest import QTest
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.page_driver import CONTROL, SHIFT, Driver
 from torchyard_core.topology.file import TopologyFile
-from torchyard_gui.topology.yaml_view import indent_after, wrong_part
+from torchyard_gui.widgets.yaml_view import indent_after, wrong_part
 
 
 def place_caret(driver: Driver, after: str, *, select: str = "") -> None:

@@ -148,15 +148,30 @@ def make_engine(url: URL, password: str = "") -> Engine:
     return engine
 
 
+def _connect_args(search_path: str) -> dict[str, Any]:
+    """Returns libpq's settings for a connection whose unqualified names are in the schemas of `search_path`."""
+    return {
+        **KEEPALIVE_SETTINGS,
+        "connect_timeout": CONNECT_S,
+        "application_name": f"torchyard {platform.node()}"[:63],
+        "options": f"-csearch_path={search_path} -clock_timeout=20s -ctimezone=UTC",
+    }
+
+
+def connector(url: URL, search_path: str, password: str = "") -> Callable[[], Any]:
+    """Returns a function that opens a connection, for an engine that another library creates.
+
+    Unlike a URL, the function can use the password in the keyring.
+    """
+    args, settings = url.get_dialect()().create_connect_args(url)
+    given = {"password": password} if password else {}
+    return lambda: connect_with_password(url, args, {**settings, **_connect_args(search_path), **given})
+
+
 def _postgresql(url: URL, password: str) -> Engine:
     try:
-        connect_args = {
-            **KEEPALIVE_SETTINGS,
-            "connect_timeout": CONNECT_S,
-            "application_name": f"torchyard {platform.node()}"[:63],
-            "options": "-csearch_path=torchyard,public -clock_timeout=20s -ctimezone=UTC",
-        }
-        engine = create_engine(url, pool_pre_ping=True, pool_size=1, max_overflow=0, connect_args=connect_args)
+        settings = _connect_args("torchyard,public")
+        engine = create_engine(url, pool_pre_ping=True, pool_size=1, max_overflow=0, connect_args=settings)
     except ImportError:
         message = "PostgreSQL needs the library psycopg, which is not installed"
         raise BadUrl(message, hint="Install it: `pip install 'torchyard[postgres]'`.") from None

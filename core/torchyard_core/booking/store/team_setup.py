@@ -23,6 +23,7 @@ from torchyard_core.booking.store.engine import (
     transaction,
     upgrade,
 )
+from torchyard_core.booking.store.studies import create_study_tables
 from torchyard_core.booking.store.tables import HEAD, KNOWN
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
@@ -46,6 +47,8 @@ class TeamSetup:
 
     place: str
     members: tuple[Member, ...]
+    has_studies: bool = True
+    """Whether the database has tables for the studies of sweeps, which need Optuna."""
 
     def lines(self) -> tuple[str, ...]:
         """Returns the lines for the terminal: each member's `bookings_url`, and how to store a new password."""
@@ -55,6 +58,9 @@ class TeamSetup:
             if one.password is not None:
                 lines.append(f"    password, shown only now: {one.password}")
                 lines.append(f"    kept with: keyring set {one.keyring_name}  (or a line in ~/.pgpass)")
+        if not self.has_studies:
+            lines.append("Studies of sweeps cannot be copied here yet: install Optuna on this computer")
+            lines.append("    (pip install 'torchyard[sweep]'), then set up the team again.")
         return tuple(lines)
 
 
@@ -89,7 +95,7 @@ def find_server(url: str, password: str = "") -> ServerFound:
 
 
 def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = (), *, password: str = "") -> TeamSetup:
-    """Creates or completes the team's calendar in one transaction.
+    """Creates or completes the team's calendar in one transaction, and then the tables for studies of sweeps.
 
     Args:
         url: The URL of the database, with a role that may create roles and schemas.
@@ -120,9 +126,10 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = (), *, 
             _roles(connection)
             _schema(connection, address)
             made = tuple(_member(connection, name, name in leaders, address) for name in names)
+        has_studies = create_study_tables(engine, address, password)
     finally:
         engine.dispose()
-    return TeamSetup(place_of(address), made)
+    return TeamSetup(place_of(address), made, has_studies)
 
 
 def _roles(connection: Connection) -> None:

@@ -147,7 +147,7 @@ def set_up(
             }
             for one in made.members
         ]
-        print_json({"place": made.place, "members": members})
+        print_json({"place": made.place, "members": members, "studies": made.has_studies})
         return
     say(f"{made.place} holds the team's calendar.")
     for line in made.lines():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,11 +160,14 @@ def launch_and_follow(
     *,
     detach: bool,
     as_json: bool,
+    beside: Callable[[StartedRun], AbstractContextManager[object]] | None = None,
     complete: Callable[[StartedRun, Event], Event] = lambda started, ended: ended,
 ) -> None:
     """Launches a run, and follows it to its end unless `detach`.
 
-    `complete` returns the run's last event as it is shown.
+    Args:
+        beside: Returns a context manager that is entered while the run is followed.
+        complete: Returns the run's last event as it is shown.
 
     Raises errors of the launch, or typer.Exit(1) if the run does not succeed or the output cannot be written.
     """
@@ -193,7 +197,8 @@ def launch_and_follow(
                 remark(f"Follow it with `torchyard runs logs -f {started.run_id}`.")
             return
         try:
-            ended = follow(started, fleet, view, interrupts, complete, as_json=as_json)
+            with beside(started) if beside is not None else nullcontext():
+                ended = follow(started, fleet, view, interrupts, complete, as_json=as_json)
         except OSError as error:  # Errors of hosts are HostErrors, so an OSError concerns the command's own output.
             discard_output()
             gone = isinstance(error, BrokenPipeError)  # The program that reads the pipe has closed it, as `head` does.

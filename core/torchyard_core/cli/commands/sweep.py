@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.file_arguments import FILE, topology_of
 from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.cli.output import Json, as_called, remark
+from torchyard_core.cli.study_updates import StudyUpdates
 from torchyard_core.errors import TorchyardError
 from torchyard_core.next_steps import ShowSweep
 
@@ -89,6 +91,7 @@ def sweep(
                 *(launch, chosen, fleet, view, interrupts, remarks),
                 detach=detach,
                 as_json=as_json,
+                beside=partial(StudyUpdates, chosen, fleet),
                 complete=with_results(chosen),
             )
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torchyard_core.app.run_links import link_to_primary, reach
+from torchyard_core.app.team_studies import TeamStudies
 from torchyard_core.cli.commands import runs
 from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.file_arguments import text_of
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.cli.run_lookup import find, history_of
+from torchyard_core.cli.study_updates import StudyUpdates, share_study
 from torchyard_core.cli.views.sweep_results import best_text, trials_text
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError, UsageError
 from torchyard_core.formatting import counted, since
@@ -68,7 +71,8 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
 def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = False) -> None:
     """Show a sweep with its trials, the best one so far, and the importance of its parameters.
 
-    Also copies the study to this computer: `optuna-dashboard sqlite:///FILE` opens the file that is named.
+    Also copies the study to this computer: `optuna-dashboard sqlite:///FILE` opens the file that is named. If a team's
+    database holds the calendar, the study is copied there, too.
 
     Exit code 3: its primary's host could not be reached; the last known state is shown.
 
@@ -80,12 +84,14 @@ def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = Fal
         found, error = _table(chosen, fleet, run)
     if found is None:
         raise error or RunFailed(f"sweep {run.run_id} has not written its trials yet.", code="no_trials")
-    study = SweepCopies(chosen.home.sweeps).study_file(run.run_id)
+    study, shared = SweepCopies(chosen.home.sweeps).study_file(run.run_id), TeamStudies(chosen.home)
+    share_study(shared, found)
+    team = shared.url_of_copy(run.run_id)
     if as_json:
-        about = {"run": run.to_json(), "study_file": str(study) if study.exists() else None}
+        about = {"run": run.to_json(), "study_file": str(study) if study.exists() else None, "team_study": team or None}
         print_json({**found.to_json(), **about, "fresh": error is None})
     else:
-        _print(found, run, study)
+        _print(found, run, study, team)
     if error is not None:
         remark(f"torchyard: {error.sentence()} This is what was known here.")
         raise typer.Exit(error.exit_code)
@@ -210,6 +216,7 @@ def resume(
             *(launch, chosen, fleet, view, interrupts, []),
             detach=detach,
             as_json=as_json,
+            beside=partial(StudyUpdates, chosen, fleet),
             complete=with_results(chosen),
         )
 
@@ -346,7 +353,7 @@ def _cells(found: SweepTable | None) -> list[str]:
     return [f"{done} of {found.wanted}", str(found.count("failed")), str(found.count("interrupted")), shown]
 
 
-def _print(found: SweepTable, run: KnownRun, study: Path) -> None:
+def _print(found: SweepTable, run: KnownRun, study: Path, team: str) -> None:
     say(f"{run.run_id}  {run.name}")
     results = found.results()
     if run.reason:
@@ -362,6 +369,8 @@ def _print(found: SweepTable, run: KnownRun, study: Path) -> None:
         say(f"lost: {', '.join(found.lost)}")
     if study.exists():
         say(f"study: {study}")
+    if team:
+        say(f"team's study: {team}")
     if found.trials:
         say()
         headings = ("TRIAL", "STATE", found.metric.upper(), *found.parameters, "HOSTS", "RUN", "CAUSE")

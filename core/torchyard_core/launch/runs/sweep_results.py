@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,13 +65,20 @@ class SweepCopies:
                 if study is None or hashlib.sha256(study).hexdigest() != table.study:
                     time.sleep(AGAIN_S)  # The coordinator replaced the study in the meantime.
                     continue
-                self.folder.mkdir(parents=True, exist_ok=True)
-                scratch = self.folder / f"{run_id}.sqlite3.part"
-                scratch.write_bytes(study)
-                scratch.replace(self.study_file(run_id))
+                self._write_study(run_id, study)
             replace_content(self.folder / f"{run_id}.json", text.decode("utf-8") + "\n")
             return table
         raise HostError(link.host, f"the study of sweep {run_id} on {link.host} changes faster than it can be read.")
+
+    def _write_study(self, run_id: str, study: bytes) -> None:
+        """Replaces the copy of a study. A command and the window may do so at the same time."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        scratch = self.folder / f"{run_id}.sqlite3.{secrets.token_hex(6)}.part"
+        try:
+            scratch.write_bytes(study)
+            scratch.replace(self.study_file(run_id))
+        finally:
+            scratch.unlink(missing_ok=True)
 
 
 def _table(text: bytes, host: str) -> SweepTable:

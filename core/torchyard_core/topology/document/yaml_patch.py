@@ -7,7 +7,7 @@ topology, or if the text has an unsupported style.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchyard_core.errors import FileProblem
@@ -22,14 +22,7 @@ Lines = list[str]
 
 def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
     """Patches `text`, the YAML of `before`, to the YAML of `after`. Returns None for an unsupported style."""
-    try:
-        document = parse_document(text, "topology")
-    except FileProblem:
-        return None
-    if not isinstance(document.data, dict) or (not document.spans[()].exact and document.spans[()].flow):
-        return None
-    for in_place in (True, False):
-        written = _TopLevelParts(document, before.as_data(), in_place).text_of(after.as_data())
+    for written in patches(text, before.as_data(), after.as_data()):
         try:
             read = topology_from_text(written)
         except FileProblem:
@@ -37,6 +30,22 @@ def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
         if read.topology == after and not read.problems:
             return written
     return None
+
+
+def patches(text: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Yields patched texts, the one that preserves most of `text` first. The caller checks that they contain `after`.
+
+    Args:
+        text: A document that contains the data `before`.
+    """
+    try:
+        document = parse_document(text, "document")
+    except FileProblem:
+        return
+    if not isinstance(document.data, dict) or (not document.spans[()].exact and document.spans[()].flow):
+        return
+    for in_place in (True, False):
+        yield _TopLevelParts(document, before, in_place).text_of(after)
 
 
 class _TopLevelParts:

@@ -8,9 +8,9 @@ from PySide6.QtWidgets import QDialog, QWidget
 
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Problem
-from torchyard_gui.topology.yaml_view import YamlView
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.next_steps import quoted
+from torchyard_gui.widgets.yaml_view import YamlView
 
 
 @dataclass(frozen=True)

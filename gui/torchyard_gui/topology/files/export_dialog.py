@@ -15,14 +15,14 @@ from torchyard_core.interop.format_registry import FORMATS, WRITTEN, write_forei
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_gui.topology.files.conversion_report import ConversionReport
-from torchyard_gui.topology.files.file_actions import FileActions, ask_to_replace
+from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.inspector.fields import ChoiceField
-from torchyard_gui.topology.yaml_view import monospaced
 from torchyard_gui.widgets.buttons import push_button
-from torchyard_gui.widgets.dialogs import dialog_layout
+from torchyard_gui.widgets.dialogs import ask_to_replace, dialog_layout
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.text_labels import SectionLabel, label, set_ink
+from torchyard_gui.widgets.yaml_view import monospaced
 
 SIZE = (760, 640)
 REMARKS_HEIGHT = 104

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from PySide6.QtCore import QCoreApplication, QFileSystemWatcher, QObject, Signal
+from PySide6.QtCore import QFileSystemWatcher, QObject, Signal
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QFileDialog, QWidget
 
@@ -18,7 +18,7 @@ from torchyard_core.topology.document.topology_document import UNTITLED, Topolog
 from torchyard_core.topology.model import Topology
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.notice_queue import NoticeButton, NoticeQueue
-from torchyard_gui.widgets.dialogs import ConfirmationDialog
+from torchyard_gui.widgets.dialogs import ConfirmationDialog, ask_to_replace
 from torchyard_gui.widgets.page_actions import action
 
 FILTER = "YAML (*.yaml *.yml)"
@@ -234,28 +234,6 @@ class FileActions(QObject):
         dialog = QFileDialog(parent or self._window, title, str(folder), filters)
         dialog.finished.connect(dialog.deleteLater)
         return dialog
-
-
-def tr(text: str) -> str:
-    return QCoreApplication.translate("replacing", text)
-
-
-def ask_to_replace(
-    path: Path, replace: Callable[[], object], another: Callable[[], object], parent: QWidget
-) -> None:  # fmt: skip
-    """Asks whether to replace a file. Calls `replace` if the user agrees, and otherwise `another`."""
-    box = ConfirmationDialog(
-        tr("Replace {file}?").format(file=path.name),
-        tr("A file of that name exists in {folder}. Its contents will be lost.").format(folder=path.parent),
-        tr("Replace"),
-        tr("Another name …"),
-        parent,
-    )
-    box.setObjectName("replace")
-    box.accepted.connect(lambda: replace())
-    box.rejected.connect(lambda: another())
-    box.finished.connect(box.deleteLater)
-    box.open()
 
 
 class FileWatcher(QObject):

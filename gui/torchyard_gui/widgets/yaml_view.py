@@ -1,4 +1,4 @@
-"""The editor for the file's text beside the canvas, with line numbers, and marks at lines that have problems."""
+"""An editor for YAML with line numbers, and marks at lines that have problems."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ MARK = 12
 
 
 class YamlView(QPlainTextEdit):
-    """A text editor without an undo stack of its own; undo and redo are those of the page."""
+    """A text editor without an undo stack of its own; undo and redo are those of the page.
+
+    A read-only editor passes on Esc and Tab.
+    """
 
     undo_wanted = Signal()
     redo_wanted = Signal()
@@ -151,14 +154,21 @@ class YamlView(QPlainTextEdit):
         QToolTip.showText(place, problem.message if problem is not None else "", self)
 
     def event(self, event: QEvent) -> bool:
-        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.ShortcutOverride and _is_undo(event):
+        if (
+            isinstance(event, QKeyEvent)
+            and event.type() == QEvent.Type.ShortcutOverride
+            and not self.isReadOnly()
+            and _is_undo(event)
+        ):
             event.accept()  # The key goes to `keyPressEvent`, even if the page has nothing to undo.
             return True
         return super().event(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         key, cursor = event.key(), self.textCursor()
-        if event.matches(QKeySequence.StandardKey.Undo):
+        if self.isReadOnly():
+            super().keyPressEvent(event)
+        elif event.matches(QKeySequence.StandardKey.Undo):
             self.undo_wanted.emit()
         elif _is_undo(event):
             self.redo_wanted.emit()

@@ -1,0 +1,1 @@
+"""The dialog with which the user writes a search file and starts a sweep."""
