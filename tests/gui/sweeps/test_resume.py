@@ -9,9 +9,9 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
-from tools.sample_sweep import LIVE, sweep_data
+from tools.sample_sweep import LIVE
 
-from tests.gui.sweeps.conftest import ActingSweep
+from tests.gui.sweeps.fake_sweep import ActingSweep
 from torchyard_core.app import resume_sweep as use_case
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.errors import RunFailed, TorchyardError
@@ -56,8 +56,7 @@ def ended(page: SweepsPage, acting: ActingSweep, qtbot: QtBot, monkeypatch: pyte
 
     monkeypatch.setattr(use_case, "resume_sweep", resume)
     monkeypatch.setattr(FakeLaunch, "new_code", [])
-    acting.data = sweep_data(LIVE, ["gpu-a", "gpu-b"], state="stopped")
-    acting.end("stopped", "stopped by kim")
+    acting.stop()
     QTest.keyClick(page.table, Qt.Key.Key_F5)
     qtbot.waitUntil(page.actions_.resume.isEnabled)
     return page

@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from tools.sample_sweep import LIVE, sweep_data
 
 from tests.gui.runs.fake_hosts import close, runs_model
-from tests.gui.sweeps.conftest import ActingSweep
+from tests.gui.sweeps.fake_sweep import ActingSweep
 from torchyard_core.home import Home
 from torchyard_core.topology.file import topology_from_text
 from torchyard_gui.bridge.sweeps_model import SweepsModel
@@ -186,8 +186,7 @@ def test_while_the_primary_does_not_answer_the_last_known_trials_are_shown(
 
 def test_a_sweep_that_ends_is_followed_to_its_end(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
     assert not page.actions_.resume.isEnabled()
-    acting.data = sweep_data(LIVE, HOSTS, state="stopped")
-    acting.end("stopped", "stopped by kim")
+    acting.stop()
     QTest.keyClick(page.table, Qt.Key.Key_F5)
     qtbot.waitUntil(lambda: page.bar.state.text().startswith("stopped"))
     qtbot.waitUntil(lambda: page.actions_.resume.isEnabled())
