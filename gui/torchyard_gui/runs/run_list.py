@@ -85,9 +85,12 @@ class RunListModel(RunRows):
         """Returns the start of a run as two texts, one for each line of a row. The second text is empty if the start is
         short.
 
-        A day and a time together would leave no room for the name.
+        A day and a time together, or the ID in their place, would leave no room for the name.
         """
-        day, _, clock_text = start_of(run, self._all).rpartition(" ")
+        start = start_of(run, self._all)
+        if start == run.run_id:
+            return "", start
+        day, _, clock_text = start.rpartition(" ")
         return (day, clock_text) if ":" in clock_text and day else (f"{day} {clock_text}".strip(), "")
 
     def _text(self, run: KnownRun) -> str:

@@ -80,7 +80,7 @@ class SweepsPage(QWidget):
         self.along.setStretchFactor(1, 1)
         right = QWidget()
         vbox(self.notice, self.stale, (self.along, 1), parent=right, margins=FLUSH, spacing=0)
-        self.across = splitter(Qt.Orientation.Horizontal, left, right, grows=1, sizes=[190, 1000])
+        self.across = splitter(Qt.Orientation.Horizontal, left, right, grows=1, sizes=[206, 1000])
         sentence = self.tr(
             "A sweep runs a topology many times to find the best hyperparameters. Write a search file, and start the"
             " sweep with “{command}”. Its trials are then shown here, live."
@@ -142,6 +142,7 @@ class SweepsPage(QWidget):
         """Selects a sweep. The history is read first, because a sweep that was just started appears there first."""
         self._wanted = run_id
         self.model.runs.read_history()
+        self.model.runs.refresh()
 
     def choose(self, number: str) -> None:
         """Selects a trial in the table and in the plots."""
