@@ -51,8 +51,8 @@ class RunBar(QFrame):
             button.setIcon(action.icon())
             button.setAccessibleName(action.text())
         views = vbox(None, self.views, None)  # Without the spacers, the control would be stretched.
-        parts = (self.title, 1), views, 8, *self._buttons.values()
-        hbox(*parts, parent=self, margins=(16, 0, 16, 0), spacing=8)
+        buttons = self._buttons.values()
+        hbox((self.title, 1), views, 8, *buttons, parent=self, margins=(16, 0, 16, 0), spacing=8)
         booking.changed.connect(self._show_booking)
         self.set_feed(None)
 

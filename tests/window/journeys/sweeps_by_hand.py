@@ -134,7 +134,7 @@ def stop_and_resume(user: User, page: Any, sweep: ActingSweep) -> None:
 def open_best(user: User, page: Any) -> None:
     best = user.gui(lambda: page.model.table(RESUMED).best)
     user.click(user.button("Open best as topology", page.bar))
-    topology = user.gui(lambda: user.window.page("topology"))
+    topology: Any = user.gui(lambda: user.window.page("topology"))
     user.expect(lambda: user.window.current == "topology", "the button opens the best trial")
     wanted = f"--lr={best.params['lr']}"
     user.expect(lambda: wanted in topology.document.value.program.args, "with its parameters")

@@ -22,7 +22,7 @@ from torchyard_gui.widgets import Card, ElidedLabel, label, remove_widgets, scro
 from torchyard_gui.widgets.buttons import push_button, tool_button
 from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.layouts import FLUSH, hbox, settle_layouts, vbox
-from torchyard_gui.widgets.next_steps import error_text
+from torchyard_gui.widgets.next_steps import Here, error_text
 from torchyard_gui.widgets.text_labels import SectionLabel
 
 SETTLE_MS = 400
@@ -199,7 +199,7 @@ class AdviceDrawer(QFrame):
             self._show_error(error)
 
     def _show_error(self, error: TorchyardError) -> None:
-        here = {ProfileScript: self.tr("Press “Profile” above to measure its steps.")}
+        here: Here = {ProfileScript: self.tr("Press “Profile” above to measure its steps.")}
         self.message.setText(error_text(error, here=here))
 
     def _show(self, advice: Advice) -> None:
