@@ -9,6 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+THREAD_PREFIX = "background-"
+"""Beginning of the names of the threads."""
 
 
 def in_background(
@@ -30,7 +32,7 @@ def in_background(
             future.set_result(result)
 
     name = getattr(work, "__name__", "work")
-    threading.Thread(target=run, name=f"background-{name}", daemon=True).start()
+    threading.Thread(target=run, name=THREAD_PREFIX + name, daemon=True).start()
     return future
 
 

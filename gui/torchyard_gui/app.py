@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Opens the window. Returns the exit status once the window is closed, or if the arguments are wrong."""
     options = _options().parse_args(argv)
     # Most objects that exist before the event loop starts are permanent, so collecting garbage would only cost time.
+    # Afterwards, the window collects garbage on its own thread.
     gc.disable()
 
     from torchyard_core.display import require_display
@@ -51,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     window = make_window(home, options.fleet.expanduser() if options.fleet else home.fleet_file, options.file)
     window.show()
     gc.freeze()
-    gc.enable()
     return application.exec()
 
 
@@ -62,6 +62,7 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
     from PySide6.QtCore import QLocale
     from PySide6.QtWidgets import QApplication
 
+    from torchyard_gui.bridge.garbage_collection import GarbageCollector
     from torchyard_gui.theme.theme import theme
     from torchyard_gui.windows.connections import WindowConnections
     from torchyard_gui.windows.main_window import MainWindow
@@ -77,6 +78,7 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
     theme().set_mode(settings.mode)
     theme().prepare(application)
     window = MainWindow(settings)
+    GarbageCollector(window)
     wiring = WindowConnections(window, home, fleet_file)
     settings.restore(window)
     if file is not None:

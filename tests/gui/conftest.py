@@ -7,6 +7,7 @@ import os
 import subprocess
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from PySide6.QtCore import (
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from tests.gui.job_threads import job_threads
+from tests.waiting import NotInTime, wait_until
 from torchyard_core.home import Home
 from torchyard_gui.theme.theme import theme
 
@@ -35,6 +38,7 @@ BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
 # Qt's offscreen platform logs these messages even if the window has no fault.
 EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 20_000
+JOBS_END_WITHIN_S = 60
 SERVER_ENDS_WITHIN_S = 60
 PATIENCE_MS = 30_000
 """Timeout in milliseconds for events that are fast except on a busy machine."""
@@ -63,7 +67,7 @@ def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
 
 @pytest.fixture(autouse=True)
 def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
-    """Fails a test that leaves a window, a running timer, a thread, a Qt thread pool or a Qt warning."""
+    """Fails a test that leaves a window, a running timer, a thread, a job, a Qt thread pool or a Qt warning."""
     complaints: list[str] = []
 
     def hear(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
@@ -74,7 +78,8 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
 
     theme().set_mode("light")
     theme().install(qapp)
-    old = set(_alive())
+    old, old_jobs = set(_alive()), job_threads()
+    gc.disable()  # A collection on a background thread would destroy widgets there. It is made below instead.
     before: Callable[..., object] | None = qInstallMessageHandler(hear)
     try:
         yield
@@ -86,7 +91,11 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
         complaints += [words for key, words in _alive().items() if key not in old]
         if not QThreadPool.globalInstance().waitForDone(POOL_ENDS_WITHIN_MS):
             complaints.append("work on Qt's thread pool")
+        with suppress(NotInTime):
+            wait_until(lambda: job_threads() <= old_jobs, JOBS_END_WITHIN_S)
+        complaints += [f"the job {thread.name}" for thread in job_threads() - old_jobs]
     finally:
+        gc.enable()
         qInstallMessageHandler(before)
         theme().set_mode("light")
     if complaints:

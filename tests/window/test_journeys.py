@@ -54,6 +54,7 @@ def display(request: pytest.FixtureRequest) -> Iterator[str]:
         ("1440x900", "big_fleet"),
         ("1024x768", "small_screen"),
         ("1440x900", "runs_by_hand"),
+        ("1024x768", "sweeps_by_hand"),
         pytest.param("1440x900", "hosts_by_hand", marks=pytest.mark.lab),
     ],
     indirect=["display"],

@@ -25,7 +25,7 @@ Call = Callable[[], None]
 
 
 class Cancelled(Exception):
-    """Raised by `Job.checkpoint` if the job was cancelled."""
+    """Raised by `Job.checkpoint` and `Job.wait` if the job was cancelled."""
 
 
 class Job:
@@ -34,6 +34,8 @@ class Job:
     def __init__(self) -> None:
         self._cancelled = threading.Event()
         self._finished = threading.Event()
+        self._lock = threading.Lock()
+        self._wakers: list[Call] = []
 
     @property
     def is_cancelled(self) -> bool:
@@ -46,7 +48,19 @@ class Job:
 
     def cancel(self) -> None:
         """Cancels the job: `done` and `failed` are not called, and the work stops at its next checkpoint."""
-        self._cancelled.set()
+        with self._lock:
+            self._cancelled.set()
+            wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            wake()
+
+    def on_cancel(self, wake: Call) -> None:
+        """Calls `wake`, which must not block, when the job is cancelled; at once if it is cancelled already."""
+        with self._lock:
+            if not self.is_cancelled:
+                self._wakers.append(wake)
+                return
+        wake()
 
     def checkpoint(self, *progress: Any) -> None:
         """Raises Cancelled if the job was cancelled.
@@ -55,6 +69,11 @@ class Job:
         """
         if self._cancelled.is_set():
             raise Cancelled
+
+    def wait(self, seconds: float) -> None:
+        """Waits on the job's thread. Raises Cancelled as soon as the job is cancelled."""
+        self._cancelled.wait(seconds)
+        self.checkpoint()
 
     def finish(self) -> bool:
         """Claims the right to deliver the result. Returns False if it was claimed before, or after a cancellation."""
@@ -132,6 +151,7 @@ class Jobs(QObject):
             else:
                 gate.post(lambda: hand_over(done, result))
 
+        act.__name__ = getattr(work, "__qualname__", "job")  # It becomes the name of the thread.
         if gate.is_open:
             in_background(act)
         else:

@@ -252,57 +252,36 @@ class SweepJob(LaunchJob):
         return LaunchSweep(desktop, self.source, self._search, self._callbacks(), booking=self._booking())
 
 
-class RestartJob(LaunchJob):
-    """One restart of an ended run, with the signals of a launch."""
+class RelaunchJob(LaunchJob):
+    """A launch that continues an ended run or sweep, from the topology in its record."""
 
-    def __init__(
-        self,
-        run: KnownRun,
-        text: str,
-        file: str,
-        fleet_model: FleetModel,
-        parent: QObject | None = None,
-        *,
-        from_beginning: bool = False,
-    ):
-        """Prepares a restart; `start` begins it.
+    def __init__(self, run: KnownRun, text: str, file: str, fleet_model: FleetModel, parent: QObject | None = None):
+        """Prepares the launch; `start` begins it.
 
         Args:
             text: Text of the topology. This text and the name of its `file` come from the run's record.
-            from_beginning: Whether to begin at the first step instead of the newest checkpoint.
         """
         super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)
         self._ended_run = run
-        self._from_beginning = from_beginning
+
+
+class RestartJob(RelaunchJob):
+    """One restart of an ended run, with the signals of a launch."""
+
+    from_beginning = False
+    """Whether to begin at the first step instead of the newest checkpoint."""
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
         from torchyard_core.app.restart_run import RestartRun
 
-        return RestartRun(desktop, self._ended_run, self._callbacks(), from_beginning=self._from_beginning)
+        return RestartRun(desktop, self._ended_run, self._callbacks(), from_beginning=self.from_beginning)
 
 
-class ResumeSweepJob(LaunchJob):
+class ResumeSweepJob(RelaunchJob):
     """The resumption of one ended sweep, with the signals of a launch."""
 
-    def __init__(
-        self,
-        run: KnownRun,
-        text: str,
-        file: str,
-        fleet_model: FleetModel,
-        parent: QObject | None = None,
-        *,
-        new_code: bool = False,
-    ):
-        """Prepares the resumption; `start` begins it.
-
-        Args:
-            text: Text of the topology. This text and the name of its `file` come from the sweep's record.
-            new_code: Whether the files of the working folder may have changed since the sweep began.
-        """
-        super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)
-        self._ended_run = run
-        self._new_code = new_code
+    new_code = False
+    """Whether the files of the working folder may have changed since the sweep began."""
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
         from torchyard_core.app.resume_sweep import resume_sweep
@@ -316,4 +295,4 @@ class ResumeSweepJob(LaunchJob):
             )
         except (AgentRefused, HostError) as error:
             problem = error
-        return resume_sweep(desktop, self._ended_run, problem, self._callbacks(), new_code=self._new_code)
+        return resume_sweep(desktop, self._ended_run, problem, self._callbacks(), new_code=self.new_code)

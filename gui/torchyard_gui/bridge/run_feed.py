@@ -378,7 +378,7 @@ def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
             return
         except HostError as error:
             inbox.post("away", error)
-        _wait(RETRY_S[min(tries, len(RETRY_S) - 1)], job)
+        job.wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
         tries += 1
 
 
@@ -412,6 +412,7 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
             else:
                 others.append(link)
     follower = Follower(run.run_id, primary, reattach, others, inbox.post_sample, away=away, with_telemetry=alive)
+    job.on_cancel(follower.wake)
     events = follower.events()
     try:
         for event in events:
@@ -421,10 +422,3 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
                 inbox.post("event", event)
     finally:
         follower.close()
-
-
-def _wait(seconds: float, job: Job) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        job.checkpoint()
-        time.sleep(0.1)

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from PySide6.QtCore import QItemSelectionModel, QModelIndex, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QApplication, QCheckBox, QDialog, QDialogButtonBox, QFileDialog, QStackedWidget, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QCheckBox,
+    QDialog,
+    QDialogButtonBox,
+    QFileDialog,
+    QListView,
+    QStackedWidget,
+    QWidget,
+)
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import size
@@ -26,7 +35,7 @@ from torchyard_gui.runs.notes import NotesDialog
 from torchyard_gui.runs.plots.comparison import MOST_RUNS, Comparison
 from torchyard_gui.runs.restart import RestartDialog, RestartFlow
 from torchyard_gui.runs.run_bar import RunBar
-from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
+from torchyard_gui.runs.run_list import RunDelegate, RunListModel
 from torchyard_gui.runs.run_titles import title_of
 from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.widgets import EmptyState, SearchField, label
@@ -34,6 +43,7 @@ from torchyard_gui.widgets.dialogs import dialog_layout
 from torchyard_gui.widgets.empty_state import EmptyListMessage
 from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.next_steps import error_text
+from torchyard_gui.widgets.run_rows import RUN, run_list_view
 
 BAR_EVERY_MS = 1000
 REFRESH_EVERY_MS = 30_000
@@ -64,8 +74,8 @@ class RunsPage(QWidget):
         """The ID of a run to show once it is known."""
 
         self.list_model = RunListModel(self)
-        self.list = run_list_view(self.list_model)
-        self.list.setAccessibleName(self.tr("Runs"))
+        self.list = run_list_view(self.list_model, RunDelegate(), self.tr("Runs"))
+        self.list.setSelectionMode(QListView.SelectionMode.ExtendedSelection)
         self.search = SearchField(self.tr("Find run …"))
         self.search.textChanged.connect(self._filter)
         self._nothing = EmptyListMessage(self.list, lambda: self._empty_text(self.search.text()))

@@ -86,5 +86,6 @@ class RestartFlow(LaunchFlow):
         """
         if self.is_launching:
             return
-        job = RestartJob(run, text, file, self._model, parent=self, from_beginning=from_beginning)
+        job = RestartJob(run, text, file, self._model, self)
+        job.from_beginning = from_beginning
         self.begin(job, run.name, self.tr("Restarting {name} …").format(name=run.name))

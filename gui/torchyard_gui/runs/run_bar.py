@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.runs.labels import clock, duration, mark_of, moment_in_full, rate, restarts, state_word
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
+from torchyard_gui.widgets import Segmented, StateTitle
 from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 NARROW = 1150
 """Width in pixels below which some buttons show only their icons."""
-NAME, NAME_NARROW = 340, 190
-"""Maximum width in pixels of the name, in a wide and in a narrow bar. A longer name would leave none for the state."""
 
 
 class RunBar(QFrame):
@@ -36,13 +34,11 @@ class RunBar(QFrame):
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
         self._feed: RunFeed | None = None
-        self._title = ""
+        self._name = ""
         self._compared = 0
         self._throughput: float | None = None
-        self.name = ElidedLabel(role="title")
-        self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
-        self.mark = StateMark("idle", 14)
-        self.state = ElidedLabel(ink="2")
+        self.title = StateTitle()
+        self.name, self.state = self.title.name, self.title.state
         self.views = Segmented(
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
@@ -50,21 +46,21 @@ class RunBar(QFrame):
         # Buttons that do not apply are disabled rather than hidden, so that no button moves. Only the first one is
         # hidden.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
-        self._by_icon = (booking, copy, fetch)
+        self._by_icon = (booking, copy, fetch, restart)
         for action, button in self._buttons.items():
             button.setIcon(action.icon())
             button.setAccessibleName(action.text())
         views = vbox(None, self.views, None)  # Without the spacers, the control would be stretched.
-        parts = self.name, 4, self.mark, (self.state, 1), views, 8
-        hbox(*parts, *self._buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
+        buttons = self._buttons.values()
+        hbox((self.title, 1), views, 8, *buttons, parent=self, margins=(16, 0, 16, 0), spacing=8)
         booking.changed.connect(self._show_booking)
         self.set_feed(None)
 
-    def set_feed(self, feed: RunFeed | None, title: str = "") -> None:
-        """Shows another run. `title` distinguishes it from other runs with the same name."""
-        self._feed, self._title = feed, title
+    def set_feed(self, feed: RunFeed | None, name: str = "") -> None:
+        """Shows another run. `name` distinguishes it from other runs with the same name."""
+        self._feed, self._name = feed, name
         self.take_throughput()
-        for widget in (self.mark, self.views, *self._buttons.values()):
+        for widget in (self.views, *self._buttons.values()):
             widget.setVisible(feed is not None)
         self.refresh()
 
@@ -72,7 +68,6 @@ class RunBar(QFrame):
         """Shows that `count` runs are compared; 0 shows the run again."""
         self._compared = count
         self.views.setVisible(self._feed is not None and not count)
-        self.mark.setVisible(self._feed is not None and not count)
         self.refresh()
 
     def take_throughput(self) -> None:
@@ -82,18 +77,18 @@ class RunBar(QFrame):
     def refresh(self) -> None:
         if self._feed is None:
             self.name.setText(self.tr("Runs"))
-            self.state.setText("")
+            self.title.show_state("", "")
             return
         if self._compared:
             self.name.setText(self.tr("{count} runs compared").format(count=self._compared))
-            self.state.setText("")
+            self.title.show_state("", "")
             return
         picture = self._feed.picture
         self._show_booking()
-        self.name.setText(self._title or picture.name or picture.run_id)
+        self.name.setText(self._name or picture.name or picture.run_id)
         self.name.setToolTip(f"{self.name.text()}\n{picture.run_id}")
-        self.mark.set_state("unknown" if picture.is_stale else mark_of(picture.state))
-        self.state.setText(" · ".join(self._parts()))
+        mark = "unknown" if picture.is_stale else mark_of(picture.state)
+        self.title.show_state(mark, " · ".join(self._parts()))
         began = picture.started or picture.submitted
         tip = [self.state.text(), moment_in_full(began)]
         if self._throughput is not None:
@@ -101,10 +96,9 @@ class RunBar(QFrame):
         self.state.setToolTip("\n".join(line for line in tip if line))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Limits the name, and in a narrow bar shows only the icons of some buttons, so that the state fits."""
+        """In a narrow bar, shows only the icons of some buttons, so that the state fits."""
         super().resizeEvent(event)
         is_narrow = event.size().width() < NARROW
-        self.name.setMaximumWidth(NAME_NARROW if is_narrow else NAME)
         for action in self._by_icon:
             self._buttons[action].setText("" if is_narrow else action.text())
 

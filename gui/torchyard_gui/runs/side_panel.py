@@ -158,6 +158,8 @@ class SidePanel(QWidget):
         """Returns a sentence that says why there is no line."""
         assert self._feed is not None
         if not is_over:
+            if value is not None:
+                return self.tr("One value so far")
             if kind in REPORTED:
                 return self.tr("No reports yet")
             return self.tr("No measurements yet")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from PySide6.QtCore import QCoreApplication
 
 from torchyard_agent.protocol.sweep_messages import ParameterValue, parameter_text
@@ -11,6 +9,7 @@ from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.sweeps.trial_table import SweepTable, Trial
 from torchyard_gui.bridge.run_state_types import when
 from torchyard_gui.canvas import labels
+from torchyard_gui.widgets.run_rows import state_as_of
 
 translate = QCoreApplication.translate
 MARKS = {"complete": "succeeded", "pruned": "cancelled", "interrupted": "planned"}
@@ -32,12 +31,7 @@ def state_word(state: str) -> str:
 
 def sweep_state(run: KnownRun) -> str:
     """Returns the state of a sweep; for one that does not answer, with the time of its last known state."""
-    word = state_word(run.state)
-    if run.is_fresh or run.has_ended:
-        return word
-    moment = when(run.as_of)
-    at = time.strftime("%H:%M", time.localtime(moment)) if moment is not None else "–"
-    return translate("Sweeps", "{state} as of {time}").format(state=word, time=at)
+    return state_as_of(run, state_word(run.state))
 
 
 def amount(value: float | None) -> str:

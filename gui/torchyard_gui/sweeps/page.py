@@ -20,13 +20,14 @@ from torchyard_gui.sweeps.menu_actions import SweepsActions
 from torchyard_gui.sweeps.parallel_plot import ParallelPlot
 from torchyard_gui.sweeps.resume import ResumeFlow
 from torchyard_gui.sweeps.sweep_bar import SweepBar
-from torchyard_gui.sweeps.sweep_list import SWEEP, SweepListModel, sweep_list_view
+from torchyard_gui.sweeps.sweep_list import SweepDelegate, SweepListModel
 from torchyard_gui.sweeps.trial_table import TrialTable
 from torchyard_gui.widgets import ElidedLabel, EmptyState, NoticeBar
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
 from torchyard_gui.widgets.empty_state import EmptyListMessage
 from torchyard_gui.widgets.layouts import FLUSH, hbox, splitter, vbox
 from torchyard_gui.widgets.next_steps import error_text
+from torchyard_gui.widgets.run_rows import RUN, run_list_view
 
 UPDATE_EVERY_MS = 3000
 REFRESH_EVERY_MS = 30_000
@@ -58,8 +59,7 @@ class SweepsPage(QWidget):
         """The ID of a sweep to show once it is known."""
 
         self.list_model = SweepListModel(model, self)
-        self.list = sweep_list_view(self.list_model)
-        self.list.setAccessibleName(self.tr("Sweeps"))
+        self.list = run_list_view(self.list_model, SweepDelegate(), self.tr("Sweeps"))
         left = QWidget(minimumWidth=160)
         vbox((self.list, 1), parent=left, margins=(0, 12, 0, 8), spacing=8)
         self._left = left
@@ -84,7 +84,7 @@ class SweepsPage(QWidget):
         self.along.setStretchFactor(1, 1)
         right = QWidget()
         vbox(self.notice, self.stale, self.not_shared, (self.along, 1), parent=right, margins=FLUSH, spacing=0)
-        self.across = splitter(Qt.Orientation.Horizontal, left, right, grows=1, sizes=[190, 1000])
+        self.across = splitter(Qt.Orientation.Horizontal, left, right, grows=1, sizes=[206, 1000])
         sentence = self.tr(
             "A sweep runs a topology many times to find the best hyperparameters. Describe the search in a form, or in"
             " a file for “{command}”. Its trials are then shown here, live."
@@ -148,6 +148,7 @@ class SweepsPage(QWidget):
         """Selects a sweep. The history is read first, because a sweep that was just started appears there first."""
         self._wanted = run_id
         self.model.runs.read_history()
+        self.model.runs.refresh()
 
     def choose(self, number: str) -> None:
         """Selects a trial in the table and in the plots."""
@@ -263,7 +264,7 @@ class SweepsPage(QWidget):
     def _sweeps_changed(self) -> None:
         sweeps = self.model.sweeps
         self._pages.setCurrentWidget(self.across if sweeps else self.empty)
-        self.list_model.set_sweeps(sweeps)
+        self.list_model.set_rows(sweeps)
         if self._wanted and self.model.sweep(self._wanted) is not None:
             self.run_id, self._wanted = self._wanted, ""
         elif self.sweep is None:
@@ -279,7 +280,7 @@ class SweepsPage(QWidget):
         self.status_changed.emit()
 
     def _current_changed(self, current: QModelIndex, before: QModelIndex) -> None:
-        run = current.data(SWEEP) if current.isValid() else None
+        run = current.data(RUN) if current.isValid() else None
         if run is not None and run.run_id != self.run_id:
             self.run_id = run.run_id
             if not self.resuming.is_launching:
@@ -289,7 +290,7 @@ class SweepsPage(QWidget):
             self._show()
 
     def _table_changed(self, run_id: str) -> None:
-        self.list_model.set_sweeps(self.model.sweeps)
+        self.list_model.set_rows(self.model.sweeps)
         if run_id == self.run_id:
             self._show()
 

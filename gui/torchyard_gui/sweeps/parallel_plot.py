@@ -118,7 +118,7 @@ class ParallelPlot(TrialPlot):
             y = box.bottom() - share * box.height()
             width = min(room / 2 - 4, painter.fontMetrics().horizontalAdvance(text) + 4.0)
             label = QRectF(x + 5, y - 7, width, 14)
-            painter.fillRect(label, look_through())
+            painter.fillRect(label.adjusted(-4, 0, 0, 0), look_through())  # No line is left between axis and text.
             draw_elided(painter, label, text, "tiny", "text2", LEFT)
 
     def _paint_legend(self, painter: QPainter) -> None:

@@ -31,7 +31,8 @@ class ResumeFlow(LaunchFlow):
         self._changed = None
         record = self._history.load(run.run_id)
         text, file = (record.topology, record.topology_file) if record is not None else ("", "")
-        job = ResumeSweepJob(run, text, file, self._model, parent=self, new_code=new_code)
+        job = ResumeSweepJob(run, text, file, self._model, self)
+        job.new_code = new_code
         self._run = run
         self.begin(job, run.name, self.tr("Resuming {name} …").format(name=run.name))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QWidget
 
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.sweeps.trial_table import SweepTable
 from torchyard_gui.sweeps.labels import mark_of, progress, sweep_state
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import ElidedLabel, StateMark
+from torchyard_gui.widgets import StateTitle
 from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import hbox
 
@@ -24,33 +24,28 @@ class SweepBar(QFrame):
         super().__init__(parent)
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
-        self.name = ElidedLabel(role="title")
-        self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
-        self.mark = StateMark("idle", 14)
-        self.state = ElidedLabel(ink="2")
+        self.title = StateTitle()
+        self.name, self.state = self.title.name, self.title.state
         self.buttons = {action: action_button(action, action.iconText()) for action in (best, resume, stop, new)}
         for action, button in self.buttons.items():
             button.setIcon(action.icon())
             button.setAccessibleName(action.text())
         self._best, self._new = best, new
-        parts = self.name, 4, self.mark, (self.state, 1), 8
-        hbox(*parts, *self.buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
+        hbox((self.title, 1), *self.buttons.values(), parent=self, margins=(16, 0, 16, 0), spacing=8)
         self.show_sweep(None, None)
 
     def show_sweep(self, run: KnownRun | None, table: SweepTable | None) -> None:
         """Shows the state of a sweep; None shows the name of the page."""
-        for widget in (self.mark, *(button for action, button in self.buttons.items() if action is not self._new)):
-            widget.setVisible(run is not None)
+        for action, button in self.buttons.items():
+            button.setVisible(run is not None or action is self._new)
         if run is None:
             self.name.setText(self.tr("Sweeps"))
-            self.state.setText("")
+            self.title.show_state("", "")
             return
-        is_stale = not run.is_fresh and not run.has_ended
         self.name.setText(run.name or run.run_id)
         self.name.setToolTip(run.run_id)
-        self.mark.set_state("unknown" if is_stale else mark_of(run.state))
         parts = [sweep_state(run), *(progress(table) if table is not None else [])]
-        self.state.setText(" · ".join(parts))
+        self.title.show_state("unknown" if run.is_stale else mark_of(run.state), " · ".join(parts))
         self.state.setToolTip("\n".join(part for part in (*parts, run.reason) if part))
 
     def resizeEvent(self, event: QResizeEvent) -> None:

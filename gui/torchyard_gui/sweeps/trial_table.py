@@ -34,8 +34,8 @@ NUMBER, STATE, VALUE, PARAMETERS = range(4)
 """Columns. From PARAMETERS on there is a column for each parameter, then the duration and the reason."""
 TRIAL, KEY = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
 """Item data roles: the Trial of a row, and the value by which a column is sorted; None is sorted last."""
-WIDTHS = {NUMBER: 60, STATE: 104, VALUE: 80}
-PARAMETER_WIDTH, DURATION_WIDTH, REASON_WIDTH = 80, 88, 100
+WIDTHS = {NUMBER: 60, STATE: 104, VALUE: 76}
+PARAMETER_WIDTH, DURATION_WIDTH, REASON_WIDTH = 80, 96, 76
 
 
 class TrialTableModel(QAbstractTableModel):

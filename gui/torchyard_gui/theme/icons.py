@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import shiboken6
 from PySide6.QtCore import QByteArray, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QAction, QColor, QGuiApplication, QIcon, QIconEngine, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
@@ -43,6 +44,12 @@ def icon(name: str, color: str = "text2") -> QIcon:
     return made
 
 
+_clones: list[_Engine] = []
+"""The engines of icons that Qt has copied and changed. Each belongs to its icon, but without a reference in Python,
+PySide6 would delete it at once, and the icon would crash the program.
+"""
+
+
 class _Engine(QIconEngine):
     """Icon engine that draws an icon only when it is needed, and only at the requested size, because most icons are in
     menus that are rarely opened.
@@ -62,6 +69,8 @@ class _Engine(QIconEngine):
     def clone(self) -> QIconEngine:
         made = _Engine(self._name, "text2")
         made._looks, made._drawn = self._looks, self._drawn
+        _clones[:] = [one for one in _clones if shiboken6.isValid(one)]
+        _clones.append(made)
         return made
 
     def pixmap(self, size: QSize, mode: QIcon.Mode, state: QIcon.State) -> QPixmap:

@@ -3,7 +3,7 @@
 from torchyard_gui.widgets.containers import Card, scroll_area
 from torchyard_gui.widgets.empty_state import EmptyState
 from torchyard_gui.widgets.form_row import FormRow
-from torchyard_gui.widgets.indicators import RoleBadge, StateMark
+from torchyard_gui.widgets.indicators import RoleBadge, StateMark, StateTitle
 from torchyard_gui.widgets.input_fields import SearchField, Segmented
 from torchyard_gui.widgets.layouts import clear_layout, remove_widgets
 from torchyard_gui.widgets.notice_bar import NoticeBar
@@ -22,6 +22,7 @@ __all__ = [
     "SectionLabel",
     "Segmented",
     "StateMark",
+    "StateTitle",
     "Toast",
     "clear_layout",
     "label",

@@ -1,4 +1,4 @@
-"""Widgets that show states, roles and loads."""
+"""Widgets that show names with states, roles and loads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from torchyard_gui.theme.icons import paint_role_badge, paint_state
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
+from torchyard_gui.widgets.text_labels import ElidedLabel
 
 
 class StateMark(QWidget):
@@ -31,6 +33,25 @@ class StateMark(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         paint_state(painter, QRectF(self.rect()), self._state)
+
+
+class StateTitle(QWidget):
+    """A name, and below it a mark and a state. On one line, a long name would leave no room for the state."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.name = ElidedLabel(role="title")
+        self.mark = StateMark("idle", 14)
+        self.state = ElidedLabel(role="small", ink="2")
+        line = hbox(self.mark, (self.state, 1), margins=FLUSH, spacing=6)
+        vbox(None, self.name, line, None, parent=self, margins=FLUSH, spacing=1)
+
+    def show_state(self, mark: str, text: str) -> None:
+        """Shows a state with its mark; an empty text hides both."""
+        self.mark.set_state(mark)
+        self.state.setText(text)
+        for widget in (self.mark, self.state):
+            widget.setVisible(bool(text))
 
 
 class RoleBadge(QWidget):

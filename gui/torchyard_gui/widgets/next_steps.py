@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from PySide6.QtCore import QCoreApplication
@@ -67,16 +67,20 @@ def button_text(step: NextStep) -> str:
     return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else ""
 
 
+Here = Mapping[type[NextStep], str]
+"""Sentences that replace those of `TEXTS` beside the button that performs the step, where its page needs no name."""
+
+
 def step_text(step: NextStep) -> str:
     """Returns a step as a sentence, which contains a command line only if the step is not in `TEXTS`."""
     _, text = TEXTS.get(type(step), ("", ""))
     return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else quoted(step.sentence())
 
 
-def advice_text(advice: Advice, *, has_buttons: bool = False) -> str:
+def advice_text(advice: Advice, *, has_buttons: bool = False, here: Here | None = None) -> str:
     """Returns advice as text. If `has_buttons` is set, steps that have a button beside the text are left out."""
     return " ".join(
-        quoted(part) if isinstance(part, str) else step_text(part)
+        quoted(part) if isinstance(part, str) else (here or {}).get(type(part)) or step_text(part)
         for part in parts_of(advice)
         if isinstance(part, str) or not (has_buttons and button_text(part))
     )
@@ -86,7 +90,14 @@ _BEGINNINGS = {"a", "compare", "line", "no", "only", "port", "something", "the",
 """First words of messages that are capitalized. Other first words may be names, and stay as they are."""
 
 
-def as_sentence(message: str, advice: Advice = "", *, host: str = "", has_buttons: bool = False) -> str:
+def as_sentence(
+    message: str,
+    advice: Advice = "",
+    *,
+    host: str = "",
+    has_buttons: bool = False,
+    here: Here | None = None,
+) -> str:
     """Returns a message of torchyard_core with its advice. A host name at the beginning is not capitalized."""
     message = quoted(message)
     if not message.endswith((".", "!", "?", ":", "\n")):
@@ -94,12 +105,12 @@ def as_sentence(message: str, advice: Advice = "", *, host: str = "", has_button
     first = message.split(" ")[0]
     if first in _BEGINNINGS and first != host:
         message = message[0].upper() + message[1:]
-    return f"{message} {advice_text(advice, has_buttons=has_buttons)}".strip()
+    return f"{message} {advice_text(advice, has_buttons=has_buttons, here=here)}".strip()
 
 
-def error_text(error: TorchyardError, *, has_buttons: bool = False) -> str:
+def error_text(error: TorchyardError, *, has_buttons: bool = False, here: Here | None = None) -> str:
     """Returns an error with its advice as sentences."""
-    return as_sentence(error.message, error.advice, has_buttons=has_buttons)
+    return as_sentence(error.message, error.advice, has_buttons=has_buttons, here=here)
 
 
 def step_button(step: NextStep) -> QPushButton:

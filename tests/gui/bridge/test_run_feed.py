@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.core.examples import host
+from tests.gui.job_threads import job_threads
 from tests.gui.runs.fake_hosts import BEGAN, EPOCH, Acting, close, runs_model
 from torchyard_core.formatting import utc_timestamp
 from torchyard_core.home import Home
@@ -73,6 +74,30 @@ def test_states_and_samples_arrive(qtbot: Any, feed: RunFeed, run: Acting) -> No
     assert look.state == "running"
     assert look.metric.endswith(" %")
     assert look.meter is not None
+
+
+def test_a_closed_feed_ends_its_thread_without_waiting_for_an_event(
+    qtbot: Any, model: RunsModel, run: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "POLL_S", 3600)
+    run.start()
+    feed = model.feed(model.runs[0])
+    wait_live(qtbot, feed, run)
+    assert job_threads("RunFeed._begin")
+    feed.close()
+    qtbot.waitUntil(lambda: not job_threads("RunFeed._begin"))
+
+
+def test_a_closed_feed_ends_its_thread_between_two_attempts_to_connect(
+    qtbot: Any, model: RunsModel, run: Acting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchyard_gui.bridge.run_feed.RETRY_S", (3600,))
+    run.down.add("gpu-a")
+    feed = model.feed(model.runs[0])
+    qtbot.waitUntil(lambda: feed.error is not None)
+    assert job_threads("RunFeed._begin")
+    feed.close()
+    qtbot.waitUntil(lambda: not job_threads("RunFeed._begin"))
 
 
 def test_no_sample_is_lost_however_hosts_tick(qtbot: Any, feed: RunFeed, run: Acting) -> None:

@@ -17,6 +17,7 @@ from tests.core.cli.sample_runs import sleeping
 from tests.end_to_end.running import programs_on
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
+from tests.gui.job_threads import job_threads
 from tests.gui.topology.page_driver import CONTROL
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
@@ -101,7 +102,7 @@ def test_a_run_that_started_before_the_answer_is_cancelled_too(
     panel = person.press_launch()
     # The run starts while the window's event loop is blocked.
     wait_until(lambda: sum("talk.py" in line for line in programs_on(lab3)) >= 3)
-    wait_until(lambda: not any(thread.name == "background-act" for thread in threading.enumerate()))
+    wait_until(lambda: not job_threads("LaunchJob._run"))
     assert panel.is_launching
     person.window.close()
     answer(person, "Cancel the launch and close")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from PySide6.QtWidgets import QApplication, QLineEdit
 from tests.end_to_end.ssh.logins import sessions
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
+from tests.gui.job_threads import job_threads
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab.keys import make_key
 from tests.lab_fixtures import LabFactory
@@ -97,10 +97,6 @@ def host(person: SimulatedUser, name: str) -> HostStatus:
     return status
 
 
-def waiting_logins() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("background-")]
-
-
 def test_a_locked_key_is_asked_for_once_for_all_hosts(
     window_of: OpenWindow, desktop_of: Callable[..., Desktop], hosts: Lab
 ) -> None:
@@ -174,13 +170,13 @@ def test_a_window_that_is_closed_while_it_asks_leaves_no_login_behind(
 ) -> None:
     person = window_of(desktop_of("gpu-a", "gpu-c"))
     asked(person)
-    assert waiting_logins()
+    assert job_threads()
 
     assert person.window.close()
 
     assert not person.window.isVisible()
     assert shown(person) is None
-    wait_until(lambda: not waiting_logins())
+    wait_until(lambda: not job_threads())
     wait_until(lambda: sessions(hosts["gpu-a"]) == 0)
 
 
@@ -193,6 +189,6 @@ def test_calling_the_check_off_takes_the_question_back(
     person.fleet_page.cancel()
 
     assert shown(person) is None
-    wait_until(lambda: not waiting_logins())
+    wait_until(lambda: not job_threads())
     person.qtbot.wait(0)
     assert shown(person) is None

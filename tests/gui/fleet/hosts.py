@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from tests.gui.page_window import show_page
 from tests.lab import Desktop
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -45,16 +46,8 @@ def show(qtbot: QtBot) -> Iterator[Show]:
 
     def show(model: FleetModel) -> FleetPage:
         model.has_looked = True
-        page = FleetPage(model)
-        windows.append(window := QWidget())
-        qtbot.addWidget(window)
-        rows = QVBoxLayout(window)
-        rows.addWidget(page.bar)
-        rows.addWidget(page, 1)
-        window.resize(1152, 776)
-        with qtbot.waitActive(window):
-            window.show()
-            window.activateWindow()
+        page, window = show_page(qtbot, lambda: FleetPage(model), 1152, 776)
+        windows.append(window)
         return page
 
     yield show

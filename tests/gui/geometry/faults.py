@@ -1,4 +1,7 @@
-"""Finds text in a window that is cut off, shortened without a tool tip, overlapping, blank, or outside its area."""
+"""Finds text in a window that is cut off, overlapping, blank, outside its area, or shortened without a tool tip.
+
+The state of a run or sweep may not be shortened at all.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ from PySide6.QtWidgets import (
 )
 
 from tests.gui.geometry.painted_text import LARGE, PaintedText, painted_texts
+from torchyard_gui.widgets import StateTitle
 
 SLACK = 1.5
 """Pixels by which ink may extend beyond its area, because of antialiasing and of rounding at fractional scales."""
@@ -82,6 +86,8 @@ def faults_of(window: QWidget) -> list[Fault]:
                 continue
             if fault:
                 found.append(Fault("cut", _name(widget), text.text, fault))
+            elif _is_elided(widget, text.text) and _is_essential(widget):
+                found.append(Fault("elided", _name(widget), text.text, ""))
             elif _is_elided(widget, text.text) and not _has_tip(widget, text):
                 found.append(Fault("elided without a tool tip", _name(widget), text.text, ""))
             runs.append(_Run(widget, text.text, ink))
@@ -168,6 +174,12 @@ def _own_texts(widget: QWidget) -> set[str]:
 
 def _is_elided(widget: QWidget, text: str) -> bool:
     return ELLIPSIS in text and not any(text in own for own in _own_texts(widget))
+
+
+def _is_essential(widget: QWidget) -> bool:
+    """Returns whether a text must be readable without a tool tip: the state of a run or sweep."""
+    title = widget.parentWidget()
+    return isinstance(title, StateTitle) and widget is title.state
 
 
 def _has_tip(widget: QWidget, text: PaintedText) -> bool:

@@ -26,6 +26,7 @@ from torchyard_gui.fleet.host_dialogs import RemoveHostsDialog
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.elided_text import host_elide_mode
+from torchyard_gui.widgets.indicators import StateTitle
 from torchyard_gui.widgets.text_labels import ElidedLabel
 from torchyard_gui.widgets.toast import Toast
 
@@ -36,7 +37,7 @@ WITHIN_S = 170
 def walk(scale: str, *arguments: str) -> None:
     """Checks scenes in a new process, because Qt reads the scale factor only once per process."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gui.geometry.tour", *arguments],
+        [sys.executable, "-X", "faulthandler", "-m", "tests.gui.geometry.tour", *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "QT_SCALE_FACTOR": scale, "QT_QPA_PLATFORM": "offscreen"},
         capture_output=True,
@@ -53,6 +54,10 @@ def walk(scale: str, *arguments: str) -> None:
 )
 def test_pages_with_long_names(scale: str, parts: str, size: str) -> None:
     walk(scale, "--parts", parts, "--states", "long", "--sizes", size)
+
+
+def test_the_state_of_a_live_run_is_readable_at_the_smallest_size() -> None:
+    walk("1", "--parts", "live", "--states", "one", "--sizes", "1024x700")
 
 
 @pytest.mark.proof
@@ -116,6 +121,16 @@ def test_an_elided_text_needs_a_tool_tip(window: QWidget, qtbot: QtBot) -> None:
     item = table.item(0, 0)
     assert item is not None
     item.setToolTip(item.text())
+    assert kinds(window) == []
+
+
+def test_the_state_of_a_run_may_not_be_elided(window: QWidget, qtbot: QtBot) -> None:
+    title = StateTitle(window)
+    title.name.setText("a name that is too long for its label, but has a tool tip")
+    title.show_state("running", "running 12 min · step 300")
+    title.setGeometry(10, 10, 120, 48)
+    assert kinds(shown(window, qtbot)) == [("elided", title.state.shown_text())]
+    title.resize(220, 48)
     assert kinds(window) == []
 
 

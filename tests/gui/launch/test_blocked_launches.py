@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from PySide6.QtWidgets import QPushButton
 
 from tests.core.cli.sample_runs import sleeping
 from tests.end_to_end.running import programs_on
+from tests.gui.job_threads import job_threads
 from tests.gui.launch.window import Window, red_lines, runs_left
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
@@ -194,5 +194,5 @@ def test_a_window_that_is_closed_while_the_launch_asks_leaves_no_thread(
     window.launch(read_topology(file))
     window.wait_until(lambda: window.panel.question.isVisible())
     window.close()
-    window.wait_until(lambda: not any(thread.name == "background-act" for thread in threading.enumerate()))
+    window.wait_until(lambda: not job_threads("LaunchJob._run"))
     window.wait_until(lambda: not runs_left(lab3["gpu-b"]))

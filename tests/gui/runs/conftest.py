@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from tests.core.examples import host
+from tests.gui.page_window import show_page
 from tests.gui.runs.fake_hosts import Acting, close, runs_model
-from tests.gui.theme_fixture import without_theme
 from torchyard_core.home import Home
 from torchyard_gui.runs.page import RunsPage
 
@@ -28,17 +28,7 @@ def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
     made: list[tuple[RunsPage, QWidget]] = []
 
     def make(*runs: Acting) -> RunsPage:
-        with without_theme():
-            page = RunsPage(runs_model(home, *runs))
-            window = QWidget()
-            layout = QVBoxLayout(window)
-            layout.addWidget(page.bar)
-            layout.addWidget(page, 1)
-        qtbot.addWidget(window)
-        window.resize(1200, 800)
-        window.show()
-        with qtbot.waitActive(window):
-            window.activateWindow()
+        page, window = show_page(qtbot, lambda: RunsPage(runs_model(home, *runs)), 1200, 800)
         page.list.setFocus()
         made.append((page, window))
         return page

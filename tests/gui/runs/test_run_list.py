@@ -20,6 +20,14 @@ def test_the_state_is_first_and_the_tool_tip_has_the_full_line(qapp: object) -> 
     assert tip[:2] == ["digits · 13:30", "running · restart of 12:30 · gpu-a"]
 
 
+def test_an_id_that_tells_runs_apart_leaves_the_first_line_to_the_name(qapp: object) -> None:
+    first, second = (replace(known(run_id, "digits", NOON), state="running") for run_id in ("20261120-a", "20261120-b"))
+    model = RunListModel()
+    model.set_runs([second, first], {})
+    assert model.time_of(first) == ("", "20261120-a")
+    assert model.details_of(first) == "running · 20261120-a · gpu-a"
+
+
 def test_the_reason_of_a_failure_follows_the_state(qapp: object) -> None:
     first = known("a", "digits", NOON)
     failed = replace(known("b", "digits", NOON + 3600, restarted_from="a"), state="failed", reason="out of memory")

@@ -378,3 +378,11 @@ def test_the_result_of_a_fetch_stays_with_its_run(
     page.list.setCurrentIndex(page.list_model.index(1))
     assert page.feed.run.name == "digits"
     assert page.run_view.work.isHidden()
+
+
+def test_a_single_value_makes_no_line_and_is_not_denied(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    plot = page.run_view.side.plots["throughput"]
+    assert plot.sentence == "No reports yet"
+    run.measure(10)
+    qtbot.waitUntil(lambda: "samples/s" in plot.accessibleName())
+    assert plot.sentence == "One value so far"

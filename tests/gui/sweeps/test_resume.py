@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
-from tools.sample_sweep import LIVE, sweep_data
+from tools.sample_sweep import LIVE
 
-from tests.gui.sweeps.conftest import ActingSweep
+from tests.gui.sweeps.fake_sweep import ActingSweep
 from torchyard_core.app import resume_sweep as use_case
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.errors import RunFailed, TorchyardError
@@ -56,8 +56,7 @@ def ended(page: SweepsPage, acting: ActingSweep, qtbot: QtBot, monkeypatch: pyte
 
     monkeypatch.setattr(use_case, "resume_sweep", resume)
     monkeypatch.setattr(FakeLaunch, "new_code", [])
-    acting.data = sweep_data(LIVE, ["gpu-a", "gpu-b"], state="stopped")
-    acting.end("stopped", "stopped by kim")
+    acting.stop()
     QTest.keyClick(page.table, Qt.Key.Key_F5)
     qtbot.waitUntil(page.actions_.resume.isEnabled)
     return page
@@ -86,3 +85,20 @@ def test_a_refusal_is_shown(ended: SweepsPage, qtbot: QtBot, monkeypatch: pytest
     qtbot.waitUntil(lambda: ended.notice.kind == "fail")
     assert ended.notice.text == "gpu-a has no Optuna."
     assert not ended.resuming.is_launching
+
+
+def test_the_hosts_are_asked_for_a_resumed_sweep_at_once(
+    ended: SweepsPage, acting: ActingSweep, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link: Any = acting.links["gpu-a"]
+    monkeypatch.setattr(FakeLaunch, "outcomes", [lambda: StartedRun(LIVE, acting.plan, link, {}, {})])
+    ended._refresh_timer.stop()
+    qtbot.waitUntil(lambda: ended.model.runs._refreshing is None)
+    before = count_of(link, "run.list")
+    QTest.mouseClick(ended.bar.buttons[ended.actions_.resume], Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: count_of(link, "run.list") > before)
+    qtbot.waitUntil(lambda: ended.model.runs._refreshing is None)
+
+
+def count_of(link: Any, method: str) -> int:
+    return sum(asked == method for asked, _ in link.asked)

@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 from tools.sample_sweep import LIVE, sweep_data
 
 from tests.gui.runs.fake_hosts import close, runs_model
-from tests.gui.sweeps.conftest import STUDY_CONTENT, ActingSweep
+from tests.gui.sweeps.fake_sweep import STUDY_CONTENT, ActingSweep
 from torchyard_core.app import team_studies
 from torchyard_core.booking import store
 from torchyard_core.booking.errors import StoreUnavailable
@@ -191,8 +191,7 @@ def test_while_the_primary_does_not_answer_the_last_known_trials_are_shown(
 
 def test_a_sweep_that_ends_is_followed_to_its_end(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
     assert not page.actions_.resume.isEnabled()
-    acting.data = sweep_data(LIVE, HOSTS, state="stopped")
-    acting.end("stopped", "stopped by kim")
+    acting.stop()
     QTest.keyClick(page.table, Qt.Key.Key_F5)
     qtbot.waitUntil(lambda: page.bar.state.text().startswith("stopped"))
     qtbot.waitUntil(lambda: page.actions_.resume.isEnabled())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QRectF, Qt
-from PySide6.QtGui import QAction, QColor, QImage, QPainter
+from PySide6.QtGui import QAction, QColor, QIcon, QImage, QPainter
 from PySide6.QtWidgets import (
     QAbstractButton,
     QCheckBox,
@@ -65,6 +66,14 @@ def test_an_icon_of_an_action_and_of_a_button_follows_the_theme(qtbot: QtBot) ->
     refresh_icons()
     assert ink_of(action.icon().pixmap(16).toImage()) == DARK.text2.lower()
     assert DARK.worker.lower() in inks_of(button.icon().pixmap(20).toImage())
+
+
+def test_a_changed_copy_of_an_icon_can_be_painted(qtbot: QtBot) -> None:
+    copies = [QIcon(icon("undo")) for _ in range(100)]
+    for copy in copies:
+        copy.setIsMask(True)  # Qt clones the engine of the icon. A clone without a reference crashed the program.
+    gc.collect()
+    assert all(not copy.pixmap(16).isNull() for copy in copies)
 
 
 def test_a_pixmap_is_sharp_on_a_dense_screen(qapp: object) -> None:

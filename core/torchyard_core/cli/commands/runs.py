@@ -506,4 +506,4 @@ _PAST = {"succeeded": "succeeded", "failed": "failed", "stopped": "was stopped"}
 
 
 def _state(run: KnownRun) -> str:
-    return run.state if run.is_fresh or run.has_ended else f"{run.state} (as of {since(run.as_of)})"
+    return f"{run.state} (as of {since(run.as_of)})" if run.is_stale else run.state

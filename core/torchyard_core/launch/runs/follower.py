@@ -88,7 +88,9 @@ class Follower:
                 except queue.Empty:
                     yield None
                     continue
-                if kind == "telemetry":
+                if kind == "wake":
+                    yield None
+                elif kind == "telemetry":
                     yield from self._reports(payload)
                 elif kind == "lost":
                     if payload is self._link and self._retry is None:
@@ -101,6 +103,10 @@ class Follower:
                     yield from self._take(payload)
         finally:
             self.close()
+
+    def wake(self) -> None:
+        """Makes `events` yield None without a delay. May be called on any thread."""
+        self._news.put(("wake", None))
 
     def close(self) -> None:
         """Removes the follower's listeners from the links. Ends telemetry that no other listener uses."""

@@ -50,6 +50,11 @@ class KnownRun:
         """Whether the run is known to have ended, either from its primary or from this desktop's history."""
         return is_over(self.state) and not self.reported_by
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the run may be in another state now, because its primary did not answer."""
+        return not self.is_fresh and not self.has_ended
+
     def to_json(self) -> dict[str, Any]:
         return {
             "run_id": self.run_id,

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QCheckBox, QFrame, QHeaderView, QTableWidget, QTab
 from torchyard_core.advisor.recommendation import Advice, Alternative
 from torchyard_core.errors import TorchyardError
 from torchyard_core.formatting import count, seconds
+from torchyard_core.next_steps import ProfileScript
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.jobs import Job
@@ -21,7 +22,7 @@ from torchyard_gui.widgets import Card, ElidedLabel, label, remove_widgets, scro
 from torchyard_gui.widgets.buttons import push_button, tool_button
 from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.layouts import FLUSH, hbox, settle_layouts, vbox
-from torchyard_gui.widgets.next_steps import error_text
+from torchyard_gui.widgets.next_steps import Here, error_text
 from torchyard_gui.widgets.text_labels import SectionLabel
 
 SETTLE_MS = 400
@@ -185,7 +186,7 @@ class AdviceDrawer(QFrame):
 
     def _measuring_failed(self, error: TorchyardError) -> None:
         self._set_measuring(False)
-        self.message.setText(error_text(error))
+        self._show_error(error)
 
     def _set_measuring(self, on: bool) -> None:
         self.profile.setEnabled(not on)
@@ -195,7 +196,11 @@ class AdviceDrawer(QFrame):
         self.advice = None
         self._results.hide()
         if not self.is_measuring:
-            self.message.setText(error_text(error))
+            self._show_error(error)
+
+    def _show_error(self, error: TorchyardError) -> None:
+        here: Here = {ProfileScript: self.tr("Press “Profile” above to measure its steps.")}
+        self.message.setText(error_text(error, here=here))
 
     def _show(self, advice: Advice) -> None:
         self.advice = advice

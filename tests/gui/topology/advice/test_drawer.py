@@ -21,6 +21,7 @@ from torchyard_core.topology.model import StrategyKind
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.planner.advice_source import without_users
 from torchyard_gui.topology.advice.drawer import AdviceDrawer
+from torchyard_gui.widgets.next_steps import step_text
 
 
 class ImmediateAdvisor:
@@ -160,7 +161,9 @@ def test_an_error_replaces_the_advice_with_what_to_do(digits: Driver, advisor: I
     digits.page.show_advice.trigger()
     drawer = digits.page.advice
     digits.qtbot.waitUntil(lambda: "never profiled" in drawer.message.text())
-    assert "Press “Profile”" in drawer.message.text()
+    expected = "train.py was never profiled on this computer. Press “Profile” above to measure its steps."
+    assert drawer.message.text() == expected
+    assert "Topology page" in step_text(ProfileScript("a.yaml")), "elsewhere, the text says where the button is"
     assert not drawer.table.isVisible()
 
 

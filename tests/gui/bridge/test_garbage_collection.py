@@ -1,0 +1,67 @@
+"""Tests that garbage is collected on the GUI thread only, because that destroys Qt objects."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QObject, Qt
+from PySide6.QtWidgets import QWidget
+from pytestqt.qtbot import QtBot
+
+from torchyard_core.home import Home
+from torchyard_gui import app
+from torchyard_gui.bridge.garbage_collection import GarbageCollector
+
+
+class Node(QObject):
+    """An object that refers to itself, so that only the garbage collector destroys it."""
+
+    def __init__(self, destroyed_on: list[int]) -> None:
+        super().__init__()
+        self.itself = self
+        # The slot runs on the thread that destroys the object.
+        self.destroyed.connect(lambda: destroyed_on.append(threading.get_ident()), Qt.ConnectionType.DirectConnection)
+
+
+@pytest.fixture(autouse=True)
+def automatic_collection() -> Iterator[None]:
+    """Turns automatic collection on, as it is in a new process."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.enable()
+    yield
+    gc.disable()
+    if was_enabled:
+        gc.enable()
+
+
+def allocated_on_another_thread() -> list[list[int]]:
+    """Returns many objects that another thread has created, as a job does that reads a long answer."""
+    kept: list[list[int]] = []
+    thread = threading.Thread(target=lambda: kept.extend([number] for number in range(50 * gc.get_threshold()[0])))
+    thread.start()
+    thread.join()
+    return kept
+
+
+def test_allocations_of_other_threads_destroy_no_qt_object(qtbot: QtBot) -> None:
+    parent, destroyed_on = QWidget(), list[int]()
+    qtbot.addWidget(parent)
+    GarbageCollector(parent)
+    Node(destroyed_on)
+    answer = allocated_on_another_thread()
+    assert not destroyed_on
+    qtbot.waitUntil(lambda: bool(destroyed_on))
+    assert destroyed_on == [threading.get_ident()]
+    assert answer, "while objects are alive, they count towards the next collection"
+
+
+def test_the_window_collects_its_garbage_itself(qtbot: QtBot, home: Home, tmp_path: Path) -> None:
+    window = app.make_window(home, tmp_path / "fleet.yaml")
+    qtbot.addWidget(window)
+    assert not gc.isenabled()
+    assert window.findChild(GarbageCollector) is not None
