@@ -49,11 +49,12 @@ def advised_fleet(
 ) -> AdvisedFleet:
     """Returns the hosts of a fleet.
 
-    The bandwidth of a host's link is that of its fastest measured pair, or else the value in the fleet file.
+    The bandwidth of a host's link is the highest that was measured between it and another host, or else the value in
+    the fleet file.
 
     Args:
         stated: Bandwidths of hosts in the fleet file, in bytes per second.
-        measured: Bandwidths of pairs of hosts that launches measured, in bytes per second.
+        measured: Bandwidths between two hosts, as measured by launches, in bytes per second.
         batch: Number of samples in a trainer's batch; by default the profile's batch size.
 
     Raises:

@@ -260,7 +260,7 @@ class SearchDraft:
             return (block, key or "kind")
         if block == "objective":
             return (key or "metric",)
-        return (block or "trials",)  # Problems of the whole document are about the number of trials.
+        return (block or "trials",)  # A problem that concerns no single block concerns the number of trials.
 
 
 def _value(text: str) -> Any:

@@ -9,7 +9,7 @@ from torchyard_core.topology.model import Pool, Role, Topology
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A member of a pool. Its number is counted across all pools of its role, in the order of the file."""
+    """A member of a pool. The replicas of a role are numbered across all of its pools, in the order of the file."""
 
     role: Role
     index: int

@@ -20,9 +20,9 @@ ALTERNATIVE = 2
 
 
 def yes_to(accept: str) -> str:
-    """Returns the text of the confirming button for a question during a launch.
+    """Returns the label of the button that answers a question of a launch with yes.
 
-    `accept` is the kind of the question.
+    `accept` identifies the question.
     """
     if accept == "book":
         return QCoreApplication.translate("Question", "Book and launch")

@@ -1,15 +1,15 @@
 """The join store: a small key-value store for the ranks of a run, served by the primary.
 
-The store keeps its values until the run ends, across all generations. Ranks connect to the port of the gang link with
-the exchange key. Each request, each answer and each change of a watched key is one JSON frame. Values are encoded as
-base64.
+The store keeps its values until the run ends, across all generations. Ranks connect to the port of the gang link, and
+authenticate with the key that all ranks of the run share. Each request, each answer and each change of a watched key is
+one JSON frame. Values are encoded as base64.
 
     {"id": 7, "done": 5, "op": "set", "key": "a", "value": "…"}  ->  {"id": 7}
     op: set, try, get (wait_s), wait (keys, wait_s), add (amount), compare_set (expected, value), delete, count, watch
 
 After reconnecting, a rank repeats unanswered requests. A request that changes the store must not be executed twice, so
-its answer is kept for the client's session and the request's number. `done` in a later request means that the client
-has received the answers to all requests with lower numbers, which are then dropped.
+its answer is stored under the client's session and the request's ID. `done` in a later request means that the client
+has received the answers to all requests with lower IDs, which are then deleted.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class DetailsDrawer(Drawer):
         self.buttons[-1].setText(release)
 
     def show_history(self, changes: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Shows the changes of the booking, the newest first. Each has a headline and details."""
+        """Shows the changes made to the booking, newest first. Each has a headline and details."""
         parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
         self._show_history("\n".join(parts))
 

@@ -88,7 +88,7 @@ class Gutters:
         return points
 
     def take(self, points: Sequence[Point]) -> None:
-        """Marks a path as used. Later calls of `lay` avoid it where possible."""
+        """Marks a path as used. Later calls to `lay` avoid it where possible."""
         for (x1, y1), (x2, y2) in pairwise(points):
             across = range(bisect_left(self._xs, min(x1, x2)), bisect_right(self._xs, max(x1, x2)))
             down = range(bisect_left(self._ys, min(y1, y2)), bisect_right(self._ys, max(y1, y2)))
