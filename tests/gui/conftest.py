@@ -38,7 +38,9 @@ BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
 # Qt's offscreen platform logs these messages even if the window has no fault.
 EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 20_000
-JOBS_END_WITHIN_S = 60
+FOLLOWERS_END_WITHIN_S = 60
+FOLLOWER = "RunFeed._begin"
+"""The job that ends only when it is cancelled or its run has ended."""
 SERVER_ENDS_WITHIN_S = 60
 PATIENCE_MS = 30_000
 """Timeout in milliseconds for events that are fast except on a busy machine."""
@@ -67,7 +69,7 @@ def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
 
 @pytest.fixture(autouse=True)
 def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
-    """Fails a test that leaves a window, a running timer, a thread, a job, a Qt thread pool or a Qt warning."""
+    """Fails a test that leaves a window, a timer, a thread, a followed run, work of a thread pool or a Qt warning."""
     complaints: list[str] = []
 
     def hear(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
@@ -78,7 +80,7 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
 
     theme().set_mode("light")
     theme().install(qapp)
-    old, old_jobs = set(_alive()), job_threads()
+    old, old_followers = set(_alive()), job_threads(FOLLOWER)
     gc.disable()  # A collection on a background thread would destroy widgets there. It is made below instead.
     before: Callable[..., object] | None = qInstallMessageHandler(hear)
     try:
@@ -92,8 +94,8 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
         if not QThreadPool.globalInstance().waitForDone(POOL_ENDS_WITHIN_MS):
             complaints.append("work on Qt's thread pool")
         with suppress(NotInTime):
-            wait_until(lambda: job_threads() <= old_jobs, JOBS_END_WITHIN_S)
-        complaints += [f"the job {thread.name}" for thread in job_threads() - old_jobs]
+            wait_until(lambda: job_threads(FOLLOWER) <= old_followers, FOLLOWERS_END_WITHIN_S)
+        complaints += ["a thread that follows a run"] * len(job_threads(FOLLOWER) - old_followers)
     finally:
         gc.enable()
         qInstallMessageHandler(before)

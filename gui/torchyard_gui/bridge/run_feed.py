@@ -226,6 +226,7 @@ class RunFeed(QObject):
     def _begin(self) -> None:
         self._job = Job()
         run, fleet, inbox, job = self.run, self._fleet, self._inbox, self._job
+        self.destroyed.connect(job.cancel)
         self._jobs.run(lambda: follow(run, fleet(), inbox, job), self._done, self._broke, owner=self, job=job)
 
     def _timer(self, interval: int, slot: Callable[[], None], *, once: bool = True) -> QTimer:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import shiboken6
 
 from tests.core.examples import host
 from tests.gui.job_threads import job_threads
@@ -85,6 +86,15 @@ def test_a_closed_feed_ends_its_thread_without_waiting_for_an_event(
     wait_live(qtbot, feed, run)
     assert job_threads("RunFeed._begin")
     feed.close()
+    qtbot.waitUntil(lambda: not job_threads("RunFeed._begin"))
+
+
+def test_a_feed_that_is_deleted_without_being_closed_ends_its_thread(qtbot: Any, model: RunsModel, run: Acting) -> None:
+    run.start()
+    feed = model.feed(model.runs[0])
+    wait_live(qtbot, feed, run)
+    model._feeds.clear()
+    shiboken6.delete(feed)
     qtbot.waitUntil(lambda: not job_threads("RunFeed._begin"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,13 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 @pytest.fixture
-def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
+def window(qtbot: QtBot, tmp_path: Path) -> MainWindow:
     """Returns the window with all pages and with eight hosts, none of which is contacted."""
     with without_theme():
         window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
-        qtbot.addWidget(window)
+        # pytest-qt closes the window before the fixtures end. With unsaved changes, the window would stay open, and
+        # would be deleted with its jobs still running.
+        qtbot.addWidget(window, before_close_func=lambda window: wiring_of(window).document.start_new())
         window.painted.disconnect()
         wiring_of(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # This prevents contact with hosts.
         let_hosts_answer(wiring_of(window).fleet)
@@ -29,8 +30,7 @@ def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
     window.activateWindow()
     qtbot.waitUntil(window.isActiveWindow)
     qtbot.waitUntil(lambda: all(window.has_page(key) for key in window.keys))
-    yield window
-    wiring_of(window).document.start_new()
+    return window
 
 
 def wiring_of(window: MainWindow) -> WindowConnections:
