@@ -14,6 +14,7 @@ import pytest
 from tests.lab.hosts.processes import children_of_this_process
 from tests.lab.lab import open_host_pids
 from tests.lab_fixtures import (
+    _agent,
     _commands,
     _module_cluster,
     _three_hosts,
@@ -33,6 +34,7 @@ from tests.lab_fixtures import (
 from tests.waiting import NotInTime, wait_until
 
 __all__ = [
+    "_agent",
     "_commands",
     "_module_cluster",
     "_three_hosts",
