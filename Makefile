@@ -15,7 +15,7 @@ UPSTREAM_GPU := $(if $(shell command -v nvidia-smi),torchtitan==0.3.0)
 UPSTREAM_VENV := .venv-upstream
 UPSTREAM_STAMP := $(UPSTREAM_VENV)/.setup-done
 # More workers than a small machine has cores, because many tests mainly wait for hosts.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 EXAMPLE := examples/digits/this-computer.yaml
 
 # Debian packages for Qt, for the lab (real SSH hosts in namespaces, a Slurm cluster), and for a virtual environment.
