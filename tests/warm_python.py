@@ -2,7 +2,8 @@
 
 It behaves like the interpreter: it relays signals, ends with the script's exit status, and if either process is killed,
 the other one exits, too. The script is a process in the host's namespaces with its own session, environment, folder and
-files; `tests.fork_server` forks it. Commands that are not scripts are executed by the real interpreter.
+files; `tests.fork_server` forks it. Commands that are neither scripts nor modules (`-m`) are executed by the real
+interpreter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLIENT = """\
 import array, os, signal, socket, sys
 
 arguments = sys.argv[1:]
-if not arguments or arguments[0].startswith("-"):
+if not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
     os.execv(REAL, [REAL, *arguments])
 import json
 
