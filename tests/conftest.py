@@ -85,12 +85,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs files with training tests first, and then files that use hosts. If tests run in parallel, the short files
-    therefore run last.
+    """Runs files with training tests first, and then files that use hosts, which mainly wait, mixed with others, which
+    mainly compute. If tests run in parallel, all cores therefore have work, and the last files are short.
     """
     trains = {item.path for item in items if item.get_closest_marker("train")}
-    waits = {item.path for item in items if item.get_closest_marker("lab")}
-    items.sort(key=lambda item: (item.path not in trains, item.path not in waits))
+    waits = {item.path for item in items if item.get_closest_marker("lab")} - trains
+    others = {item.path for item in items} - trains - waits
+    places = dict.fromkeys(trains, -1.0)
+    for paths, end in ((waits, 0.8), (others, 1.0)):
+        places |= {path: end * number / len(paths) for number, path in enumerate(sorted(paths))}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.fixture(autouse=True)
