@@ -15,7 +15,7 @@ UPSTREAM_GPU := $(if $(shell command -v nvidia-smi),torchtitan==0.3.0)
 UPSTREAM_VENV := .venv-upstream
 UPSTREAM_STAMP := $(UPSTREAM_VENV)/.setup-done
 # More workers than a small machine has cores, because many tests mainly wait for hosts.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 EXAMPLE := examples/digits/this-computer.yaml
 
 # Debian packages for Qt, for the lab (real SSH hosts in namespaces, a Slurm cluster), and for a virtual environment.
@@ -33,7 +33,7 @@ NEEDS := libEGL.so.1:libegl1 libGL.so.1:libgl1 libxkbcommon.so.0:libxkbcommon0 l
          /usr/sbin/slurmctld:slurmctld /usr/sbin/slurmd:slurmd sbatch:slurm-client /usr/sbin/munged:munge \
          /usr/sbin/slurmdbd:slurmdbd /usr/sbin/mariadbd:mariadb-server
 
-.PHONY: help setup tensorflow upstream run proof screenshots test test-quick lint lock bench clean
+.PHONY: help setup tensorflow upstream run collect proof screenshots test test-quick lint lock bench clean
 
 help:  ## Lists the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -77,11 +77,14 @@ run: setup  ## Opens the window with the example; without a display, launches it
 	fi
 
 # Bytecode is always written: hundreds of short-lived interpreters read the bytecode that the first one writes.
-test test-quick proof: export PYTHONDONTWRITEBYTECODE =
+test test-quick proof collect: export PYTHONDONTWRITEBYTECODE =
 
 test: setup tensorflow  ## Runs all tests, including those with real SSH hosts and real training
 	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder \
 	    --durations=40 --durations-min=5
+
+collect: setup  ## Imports all tests, which also writes their bytecode
+	@$(BIN)/python -m pytest --collect-only -qq >$(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 proof: setup tensorflow upstream  ## Runs the tests that take too long for `make test`, and writes their tables into docs (needs root)
 	@$(BIN)/python -m pytest -m proof tests

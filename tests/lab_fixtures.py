@@ -26,9 +26,9 @@ ClusterFactory = Callable[..., SlurmCluster]
 class ThreeHosts:
     """Provides three plain hosts for the session. If a test destroys one of them, all three are created again."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, agent: InstalledAgent):
         self._directory = directory
-        self._agent = InstalledAgent(directory / "agent")
+        self._agent = agent
         self._lab: Lab | None = None
         self._made = 0
 
@@ -39,8 +39,7 @@ class ThreeHosts:
             self._made += 1
             self._lab = Lab(3, directory=self._directory / str(self._made)).open()
         if not bare:
-            for host in self._lab.hosts:
-                self._agent.put(host.home)
+            self._agent.put(self._lab)
         return self._lab
 
     def clean(self) -> None:
@@ -61,18 +60,25 @@ class ThreeHosts:
             self._lab = None
 
 
+@pytest.fixture(scope="session")
+def _agent(tmp_path_factory: pytest.TempPathFactory) -> InstalledAgent:
+    return InstalledAgent(tmp_path_factory.mktemp("agent") / "agent")
+
+
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[LabFactory]:
+def lab(tmp_path: Path, _agent: InstalledAgent, request: pytest.FixtureRequest) -> Iterator[LabFactory]:
     """Returns a function that creates labs for one test: `lab(2)`, or `lab(hosts=[HostSpec("gpu-a")],
     shared_home=True)`.
+
+    The hosts have the agent's files, as after a deploy, unless the test uses the fixture `bare_hosts`.
     """
-    yield from _factory(tmp_path)
+    yield from _factory(tmp_path, None if "bare_hosts" in request.fixturenames else _agent)
 
 
 @pytest.fixture(scope="module")
-def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
+def module_lab(tmp_path_factory: pytest.TempPathFactory, _agent: InstalledAgent) -> Iterator[LabFactory]:
     """Returns a function that creates labs, which exist until all tests of the module have ended."""
-    yield from _factory(tmp_path_factory.mktemp("lab"))
+    yield from _factory(tmp_path_factory.mktemp("lab"), _agent)
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +127,8 @@ def _clusters(directory: Path) -> Iterator[ClusterFactory]:
 
 
 @pytest.fixture(scope="session")
-def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHosts]:
-    hosts = ThreeHosts(tmp_path_factory.mktemp("lab3"))
+def _three_hosts(tmp_path_factory: pytest.TempPathFactory, _agent: InstalledAgent) -> Iterator[ThreeHosts]:
+    hosts = ThreeHosts(tmp_path_factory.mktemp("lab3"), _agent)
     yield hosts
     hosts.close()
 
@@ -140,7 +146,7 @@ def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureReque
 
 @pytest.fixture
 def bare_hosts() -> None:
-    """Makes `lab3` provide hosts without the agent's files."""
+    """Makes `lab3` and `lab` provide hosts without the agent's files."""
 
 
 @pytest.fixture(scope="session")
@@ -207,7 +213,7 @@ def unavailable(why: LabUnavailable) -> None:
     pytest.skip(str(why))
 
 
-def _factory(directory: Path) -> Iterator[LabFactory]:
+def _factory(directory: Path, agent: InstalledAgent | None) -> Iterator[LabFactory]:
     with ExitStack() as stack:
         made = 0
 
@@ -215,9 +221,12 @@ def _factory(directory: Path) -> Iterator[LabFactory]:
             nonlocal made
             made += 1
             try:
-                return stack.enter_context(Lab(*arguments, directory=directory / f"lab-{made}", **options))
+                opened = stack.enter_context(Lab(*arguments, directory=directory / f"lab-{made}", **options))
             except LabUnavailable as why:
                 unavailable(why)
                 raise
+            if agent is not None:
+                agent.put(opened)
+            return opened
 
         yield make

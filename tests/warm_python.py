@@ -1,9 +1,9 @@
-"""A `python` for lab hosts that runs scripts by forking them from a process that has imported torch.
+"""A `python` for lab hosts and for this machine, whose scripts are forked from a process that has imported torch.
 
-It behaves like the interpreter: it relays signals, and exits with the script's exit status. If this `python` or the
-script is killed, the other exits, too. The script is a process in the host's namespaces with its own session,
-environment, folder and files; `tests.fork_server` forks it. The real interpreter executes all commands that are not
-scripts.
+It behaves like the interpreter: it relays signals, ends with the script's exit status, and if either process is killed,
+the other one exits, too. The script is a process in the host's namespaces with its own session, environment, folder and
+files; `tests.fork_server` forks it. Commands that are neither scripts nor modules (`-m`) are executed by the real
+interpreter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLIENT = """\
 import array, os, signal, socket, sys
 
 arguments = sys.argv[1:]
-if not arguments or arguments[0].startswith("-"):
+if not arguments or (arguments[0].startswith("-") and arguments[0] != "-m"):
     os.execv(REAL, [REAL, *arguments])
 import json
 
@@ -75,9 +75,9 @@ def write_client(folder: Path) -> Path:
 
 
 class HostListener:
-    """The socket on which the fork server listens for clients of one host."""
+    """The socket on which the fork server listens for clients of one host, or of this machine."""
 
-    def __init__(self, path: str, namespaces_of: int) -> None:
+    def __init__(self, path: str, namespaces_of: int | None) -> None:
         self._namespaces_of = namespaces_of
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         Path(path).unlink(missing_ok=True)
@@ -95,14 +95,15 @@ class HostListener:
         self._socket.close()
 
     def enter(self, client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-        """Enters the host's namespaces in a child of the fork server, and forks again there.
+        """Enters the host's namespaces, if any, in a child of the fork server, and forks again there.
 
         Returns only in the grandchild, with the received request and its file descriptors. The child relays signals,
         and exits when the grandchild exits.
         """
         text, ancillary, _, _ = client.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
         files = array.array("i", ancillary[0][2])
-        _join_namespaces(self._namespaces_of)
+        if self._namespaces_of is not None:
+            _join_namespaces(self._namespaces_of)
         script = os.fork()
         if script:
             for file in files:

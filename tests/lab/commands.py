@@ -14,12 +14,7 @@ from pathlib import Path
 from tests.fork_server import ForkServer
 
 MODULE = "torchyard_core.cli.entry_point"
-IMPORTED = (
-    "torchyard_core.cli.root_command",
-    "torchyard_core.launch.runs.known_runs",
-    "torchyard_core.launch.launch",
-    "paramiko",
-)
+IMPORTED = "tests.lab.command_imports"
 
 
 class Commands:
@@ -41,7 +36,7 @@ class Commands:
             return None
         try:
             if self._fork_server is None:
-                self._fork_server = ForkServer(environment, *IMPORTED)
+                self._fork_server = ForkServer(environment, IMPORTED)
             if _heeded_at_start(environment) != _heeded_at_start(self._fork_server.environment):
                 return None
             return self._fork(self._fork_server, arguments, environment, folder, input, timeout)

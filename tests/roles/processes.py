@@ -24,12 +24,13 @@ Train = Callable[..., list[str]]
 
 def bare_environment() -> dict[str, str]:
     """Returns this process's environment without the variables of launchers, and with settings for two CPU cores that
-    processes share.
+    processes share: one thread for each, and no busy loops in programs that set more threads.
     """
     launchers = ("TORCHYARD_", "TORCHELASTIC_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     path = os.pathsep.join(filter(None, [str(ROOT / "agent"), environment.get("PYTHONPATH", "")]))
-    return {**environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    return {**environment, "PYTHONPATH": path, **threads, "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> dict[str, str]:

@@ -185,6 +185,8 @@ class KeeperCluster:
         self.mark = mark
         self.process = (sys.executable, {MARK: mark})
         """Interpreter and environment of a keeper that a test starts itself."""
+        self.python = sys.executable
+        """Interpreter of training scripts."""
         self.run_id = f"run-{mark}"
         self.hosts: dict[str, Host] = {}
 

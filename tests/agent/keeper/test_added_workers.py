@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ class GrowingRun:
         self.cluster = cluster
         self.host = host
         self._next = workers
-        self._command = [sys.executable, str(program), *map(str, arguments)]
+        self._command = [cluster.python, str(program), *map(str, arguments)]
         self._port = free_port()
 
     def plan(self, number: int, host: Host, **changes: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -28,7 +27,7 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(500)]
 PROGRAM = ROOT / "tests" / "roles" / "programs" / "lost_workers" / "loses_workers.py"
 END_S = 400
 """Timeout in seconds for a run on a busy machine, in which processes import torch up to three times in sequence."""
-REDUCER = (sys.executable, str(ROOT / "tests" / "roles" / "programs" / "served.py"))
+REDUCER = ROOT / "tests" / "roles" / "programs" / "served.py"
 EPOCHS = PROGRAM.with_name("returns_to_epochs.py")
 
 
@@ -42,7 +41,7 @@ async def train(
     max_restarts: int = 0,
     program: Path = PROGRAM,
     reducers: int = 0,
-    reducer: Sequence[str] = REDUCER,
+    reducer: list[str] | None = None,
     on_gpu: bool = False,
     **options: object,
 ) -> dict[str, Any]:
@@ -50,7 +49,7 @@ async def train(
 
     Args:
         reducers: The number of reducers; if it is 0, the strategy is `all_reduce`.
-        reducer: The command of a reducer.
+        reducer: The command of a reducer, if it is not REDUCER.
         on_gpu: Whether all workers train on this computer's first GPU.
         options: Options of the strategy.
     """
@@ -65,9 +64,10 @@ async def train(
         "TORCHYARD_RUN_ID": cluster.run_id,
         "TORCHYARD_GANG": "trainers",
     }
-    command = [sys.executable, str(program), *map(str, arguments)]
+    python = sys.executable if on_gpu else cluster.python
+    command = [python, str(program), *map(str, arguments)]
     commands = {f"worker-{number}": command for number in range(workers)}
-    commands |= {f"reducer-{number}": list(reducer) for number in range(reducers)}
+    commands |= {f"reducer-{number}": reducer or [python, str(REDUCER)] for number in range(reducers)}
     own = {name: {"TORCHYARD_REPLICA": name, "TORCHYARD_ROLE": name.partition("-")[0]} for name in commands}
     if on_gpu:
         for worker in range(workers):

@@ -125,9 +125,10 @@ def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
     person.press(calendar.details.show_run)
     assert person.window.current == "runs"
     stop(person, lee)
-    # While the calendar is not visible, it is loaded only once a minute.
-    person.wait_until(lambda: not calendar.model.booking(booked.id).is_live, AGAIN_WITHIN_MS)  # type: ignore[union-attr]  # The value is not None in this test.
+    person.window.show_page("bookings")
+    person.wait_until(lambda: not calendar.model.booking(booked.id).is_live)  # type: ignore[union-attr]  # The value is not None in this test.
     assert lee.booking(booked.id).state == "released"
+    person.window.show_page("runs")
 
     # The user closes the window before the second run starts. The window asks for confirmation, and then cancels the
     # launch and its booking.

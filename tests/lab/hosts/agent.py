@@ -12,6 +12,7 @@ import sys
 import zlib
 from pathlib import Path
 
+from tests.lab.lab import Lab
 from torchyard_agent.daemon import bytecode
 from torchyard_agent.protocol import paths
 from torchyard_core.fleet.agent_archive import build_archive
@@ -23,8 +24,15 @@ class InstalledAgent:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def put(self, home: Path) -> None:
-        """Hard-links the files into a home folder on a host; hosts never write to these files."""
+    def put(self, lab: Lab) -> None:
+        """Hard-links the files into the home folder of root, on each host where the agent runs as root with the usual
+        Python. Hosts never write to these files.
+        """
+        homes = {host.home for host in lab.hosts if host.user == "root" and host.spec.python == "usual"}
+        for home in homes:
+            self._put(home)
+
+    def _put(self, home: Path) -> None:
         archive = build_archive()
         if not self._folder.exists():
             self._make(json.loads(zlib.decompress(archive.data)))

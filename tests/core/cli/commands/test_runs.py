@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -107,13 +106,15 @@ for step in (3, 5):
 """
 
 
-def test_the_model_of_a_checkpoint_is_fetched_as_one_file(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+def test_the_model_of_a_checkpoint_is_fetched_as_one_file(
+    desktop: Desktop, lab3: Lab, warm_python: str, tmp_path: Path
+) -> None:
     file = sleeping(tmp_path / "save", hosts=["gpu-b"])
     (file.parent / "save.py").write_text(SAVING)
     shared = lab3.hosts[1].home / "shared"
     file.write_text(
         "version: 1\nname: save\npools: [{name: workers, role: worker, replicas: 1, hosts: [gpu-b]}]\n"
-        f"program: {{script: save.py, python: {sys.executable}, checkpoint_dir: ~/shared, stop_grace_s: 1}}\n"
+        f"program: {{script: save.py, python: {warm_python}, checkpoint_dir: ~/shared, stop_grace_s: 1}}\n"
     )
     run_id = detached(desktop, file)
     torchyard(desktop, "runs", "logs", run_id, "-f")
