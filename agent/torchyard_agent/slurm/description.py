@@ -51,7 +51,7 @@ async def describe(partition: str | None = None) -> dict[str, Any]:
             "ProctrackType": settings.get("ProctrackType", ""),
             "PreemptType": settings.get("PreemptType", ""),
             "PreemptMode": settings.get("PreemptMode", ""),
-            "preempt_send_user_signal": "preempt_send_user_signal" in settings.get("PreemptParameters", ""),
+            "preempt_send_user_signal": _sends_user_signal(settings),
             "JobRequeue": settings.get("JobRequeue", "1") != "0",
             "cred_expire": _cred_expire(settings.get("AuthInfo", "")),
         },
@@ -62,6 +62,15 @@ async def describe(partition: str | None = None) -> dict[str, Any]:
         "home": {"file_system": home, "shared": any(name in home for name in _SHARED)},
         "user": getpass.getuser(),
     }
+
+
+def _sends_user_signal(settings: dict[str, str]) -> bool:
+    """Returns whether a preemption with a GraceTime sends the signal of `--signal` instead of SIGTERM.
+
+    Slurm moved the option from SlurmctldParameters to PreemptParameters, and shortened its name.
+    """
+    found = f"{settings.get('SlurmctldParameters', '')},{settings.get('PreemptParameters', '')}".split(",")
+    return "preempt_send_user_signal" in found or "send_user_signal" in found
 
 
 def _version(text: str) -> tuple[int, ...]:
