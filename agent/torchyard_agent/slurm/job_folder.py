@@ -4,7 +4,10 @@
     job.sh         the script that was submitted
     secrets.json   the values of `program.secrets`, removed at the run's end
     submitted.json the IDs of the job and of its successors, newest last, with the time of submission
-    started.json   the nodes of the current generation by slot
+    started.json   the nodes of the current generation by slot, the job's ID and number of restarts, and the size that
+                   batch.log had at the start
+    stop.json      the reason of a stop that was requested with a signal, because the keeper could not be reached
+    bridge.json    the failed attempts to reach the primary's keeper, if there were any (`bridge_attempts.py`)
     *.log          the output of the batch program and of the keepers
 
 A *slot* such as `hpc.2` is the place of one node in a run: Slurm chooses the node at each start of the job. Each slot
@@ -77,6 +80,26 @@ def journal_state(run_dir: str, state: RunState, reason: str) -> None:
         return
     journal = Journal(os.path.join(run_dir, "journal.jsonl"), lambda: None)
     journal.write("run_state", state=state.value, reason=reason)
+    journal.close()
+
+
+def journal_interruption(run_dir: str, run_id: str, job_id: str, restart: int, cause: str) -> None:
+    """Journals that Slurm interrupted a start of the run's job, unless this is known. Must be called without a keeper.
+
+    Args:
+        run_dir: The run folder of the primary slot.
+        run_id: The ID of the run.
+        job_id: The ID of the job.
+        restart: The number of restarts of the job before the interrupted start.
+        cause: Slurm's name of the cause, such as PREEMPTED.
+    """
+    known = view(run_dir, run_id)
+    if known["ended"] or [job_id, restart] in [[one["job"], one["restart"]] for one in known["interruptions"]]:
+        return
+    journal = Journal(os.path.join(run_dir, "journal.jsonl"), lambda: None)
+    journal.write("interrupted", job=job_id, restart=restart, cause=cause)
+    reason = f"{cause}: in the queue again, to continue from its newest checkpoint"
+    journal.write("run_state", state=RunState.WAITING.value, reason=reason)
     journal.close()
 
 
