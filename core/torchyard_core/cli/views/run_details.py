@@ -59,6 +59,12 @@ def print_run(shown: dict[str, Any]) -> None:
         left, lost = len(last["members"]), len(last["lost"])
         names = f"; lost: {', '.join(last['lost'])}" if lost else ""
         say(f"step {last['step']}: {left} of {left + lost} workers{names}")
+    if interruptions := shown.get("interruptions"):
+        last, several = interruptions[-1], len(interruptions) > 1
+        times = f"{len(interruptions)} times, the last time " if several else ""
+        say(f"interrupted by Slurm {times}{since(last['time'])}: {last['cause']}")
+    if shown.get("telemetry_problem"):
+        say(f"live telemetry is missing: {shown['telemetry_problem']}")
     if shown["replicas"]:
         say()
         metrics = shown["metrics"]
