@@ -22,11 +22,13 @@ import time
 from typing import Any
 
 from torchyard_agent.journal import Journal, JournalReader
-from torchyard_agent.protocol import journal_replay, paths
+from torchyard_agent.protocol import journal_replay, paths, timestamps
 from torchyard_agent.protocol.run_states import RunState
 
 NAME_PREFIX = "torchyard-"
 """Prefix of the names of jobs, followed by the run ID."""
+LOOK_AT_RUNS = 20
+"""Number of the newest runs in whose journals `last_stop` looks."""
 
 
 def primary_slot(cluster: str) -> str:
@@ -120,6 +122,28 @@ def journal_end(run_dir: str, run_id: str, state: RunState, reason: str, asked: 
     fields = {"state": state.value, "reason": reason, "replicas": replicas, "metrics": {}, "timings": timings}
     journal.write("run_ended", run_id=run_id, **fields)
     journal.close()
+
+
+def last_stop(runs_dir: str) -> dict[str, Any] | None:
+    """Returns how long the newest interrupted run took to save and end after Slurm's signal: `run_id` and `seconds`.
+
+    A run that Slurm killed before it had saved does not count. Returns None if no run was interrupted.
+    """
+    try:
+        run_ids = sorted(os.listdir(runs_dir), reverse=True)[:LOOK_AT_RUNS]
+    except OSError:
+        return None
+    for run_id in run_ids:
+        stopping, found = "", None
+        for entry in JournalReader(os.path.join(runs_dir, run_id)).read():
+            if entry["event"] == "run_state" and entry["state"] != RunState.WAITING.value:
+                stopping = entry["time"] if entry["state"] == RunState.STOPPING.value else ""
+            elif entry["event"] == "interrupted" and stopping:
+                seconds = timestamps.parse_timestamp(entry["time"]) - timestamps.parse_timestamp(stopping)
+                found = {"run_id": run_id, "seconds": seconds}
+        if found is not None:
+            return found
+    return None
 
 
 def run_dir(agent_dir: str, cluster: str, run_id: str) -> str:
