@@ -84,6 +84,15 @@ class Training:
         assert self.cluster.jobs().get(self.job) == "RUNNING"
         return Loss(steps[taken - 1] - steps[taken] + 1, took)
 
+    def set_time_limit(self, limit: str) -> None:
+        """Changes the job's time limit, which fails at times while the job is ending."""
+
+        def is_set() -> bool:
+            self.cluster.run("scontrol", "update", f"jobid={self.job}", f"timelimit={limit}")
+            return f"TimeLimit={limit}" in self.cluster.run("scontrol", "show", "job", self.job).stdout
+
+        self.wait(is_set)
+
     def _start_now(self) -> None:
         """Does what a connected desktop does, which has no effect before the job is in the queue again."""
         self.cluster.run("scontrol", "update", f"jobid={self.job}", "starttime=now")
@@ -136,10 +145,9 @@ def preempt_without_grace(run: Training) -> None:
 def reach_the_time_limit(run: Training) -> None:
     """Reduces the time limit to one minute, so that Slurm sends its signal within 30 s, and restores it afterwards."""
     known = len(run.interruptions)
-    run.cluster.run("scontrol", "update", f"jobid={run.job}", "timelimit=1")
+    run.set_time_limit("00:01:00")
     run.wait(lambda: len(run.interruptions) > known)
-    wait_until(lambda: run.cluster.jobs().get(run.job) == "PENDING")
-    run.cluster.run("scontrol", "update", f"jobid={run.job}", "timelimit=1-0")
+    run.set_time_limit("1-00:00:00")
 
 
 def lose_a_node(run: Training) -> None:
@@ -191,6 +199,11 @@ def test_interruptions_lose_at_most_a_checkpoint_interval(
             f"| {name} | {way.cause} | {way.times} | {max(loss.steps for loss in losses)} | {repeated} | "
             f"{statistics.median(pauses):.1f} ({min(pauses):.1f} to {max(pauses):.1f}) |"
         )
+        write_table(rows)
+
+
+def write_table(rows: list[str]) -> None:
+    """Writes the rows of the interruptions so far."""
     PROOF.write_text(
         "# Runs that Slurm interrupts\n\nWritten by `make proof` (`tests/end_to_end/slurm/test_continuation.py`). A "
         f"run of two ranks on a real Slurm cluster takes a step in {STEP_S} s and saves every {EVERY_S:.0f} s, which "
