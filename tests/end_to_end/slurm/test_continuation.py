@@ -176,7 +176,7 @@ def test_a_run_that_slurm_interrupts_continues_and_names_the_cause(
     shown = run.desktop.shown(run.run_id)
     assert [one["cause"] for one in shown["interruptions"]] == [way.cause for way in ways]
     printed = run.desktop.torchyard("runs", "show", run.run_id).stdout
-    assert f"interrupted by Slurm {len(ways)} times, the last time " in printed
+    assert f"{len(ways)} interruptions by Slurm, the last " in printed
     run.stop()
 
 

@@ -85,7 +85,7 @@ def test_interruptions_and_missing_telemetry_of_a_run_on_a_cluster_are_lines(
     ]
     print_run({**shown(), "interruptions": interruptions[:1], "telemetry_problem": "no way"})
     first = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("interrupted by Slurm ") and line.endswith(": REQUEUED") for line in first)
+    assert any(line.startswith("1 interruption by Slurm, the last ") and line.endswith(": REQUEUED") for line in first)
     assert "live telemetry is missing: no way" in first
     print_run({**shown(), "interruptions": interruptions})
-    assert "interrupted by Slurm 2 times, the last time " in capsys.readouterr().out
+    assert "2 interruptions by Slurm, the last " in capsys.readouterr().out
