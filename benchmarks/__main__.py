@@ -20,6 +20,7 @@ from benchmarks import (
     races,
     resend,
     restart,
+    slurm,
 )
 from benchmarks.training import (
     diloco_wire,
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "first_step": first_step.main,
     "resend": resend.main,
     "restart": restart.main,
+    "slurm": slurm.main,
     "log_flood": log_flood.main,
     "idle_daemon": idle_daemon.main,
     "first_paint": first_paint.main,

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -154,13 +155,14 @@ class SlurmCluster:
         fields = (line.split("|") for line in done.stdout.splitlines())
         return {found[0].strip(): found[1].strip() for found in fields if len(found) > 1}
 
-    def wait_until_idle(self, names: Sequence[str] | None = None) -> None:
-        """Waits until the given nodes (all nodes by default) are idle."""
+    def wait_until_idle(self, names: Sequence[str] | None = None, *states: str) -> None:
+        """Waits until the given nodes (all nodes by default) are idle, or in one of these states."""
+        allowed = states or ("idle",)
         wanted = set(self.names if names is None else names)
 
         def are_idle() -> bool:
             lines = (line.split() for line in self.run("sinfo", "-h", "-N", "-o", "%n %t").stdout.splitlines())
-            return wanted <= {line[0] for line in lines if line[1:] == ["idle"]}
+            return wanted <= {line[0] for line in lines if line[1] in allowed}
 
         try:
             wait_until(are_idle, READY_WITHIN_S)
@@ -184,21 +186,41 @@ class SlurmCluster:
         """Destroys a node with all of its processes, like a power cut."""
         self.lab[name].destroy()
 
-    def reboot(self, name: str) -> None:
-        """Boots a destroyed node, and waits until it is idle.
+    def reboot(self, name: str, on_boot: Callable[[LabHost], object] = lambda host: None) -> None:
+        """Boots a destroyed node, and waits until it is idle or runs a job.
 
         The node is first set to the state DOWN. Otherwise, the jobs that ran on it would stay in the state COMPLETING
-        forever.
+        forever. `on_boot` is called before the node gets jobs.
         """
         host = self.lab[name]
         self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=destroyed")
         host.mend_cable()
         host.boot(self.lab.identity_file.with_suffix(".pub").read_text().strip())
         host.wait_until_ready()
+        on_boot(host)
         self._start_munged(host)
         self._start(host, "slurmd", "-D", "-N", name)
         self.run("scontrol", "update", f"nodename={name}", "state=resume")
-        self.wait_until_idle([name])
+        self.wait_until_idle([name], "idle", "mix", "alloc")
+
+    @contextmanager
+    def configured(self, settings: Mapping[str, str]) -> Iterator[None]:
+        """Overrides settings of slurm.conf in the running cluster during the block."""
+        before = self._settings
+        try:
+            self._reconfigure({**before, **settings})
+            yield
+        finally:
+            self._reconfigure(before)
+
+    def _reconfigure(self, settings: dict[str, str]) -> None:
+        self._settings = settings
+        conf = self._conf()
+        for host in self.lab.hosts:
+            (host.folder / "slurm" / "slurm.conf").write_text(conf)
+        done = self.run("scontrol", "reconfigure")
+        if done.returncode:
+            raise LabBroken(f"Slurm did not read its configuration again: {done.stderr}")
 
     def log(self) -> str:
         """Returns the last lines of the daemons' logs."""
@@ -208,13 +230,13 @@ class SlurmCluster:
                 texts.append(f"{host.name} {path.name}:\n{path.read_text(errors='replace')[-2000:]}")
         return "\n".join(texts)
 
-    def fleet_entry(self, **extra: Any) -> dict[str, Any]:
-        """Returns the fleet file's entry of the cluster."""
+    def fleet_entry(self, user: str = "root", **extra: Any) -> dict[str, Any]:
+        """Returns the fleet file's entry of the cluster, with the login of `user`."""
         host = self.controller
         login = {
             "address": host.address,
             "port": host.port,
-            "user": host.user,
+            "user": user,
             "identity_file": str(self.lab.identity_file),
         }
         return {"name": "hpc", "kind": "slurm", "login": login, **extra}

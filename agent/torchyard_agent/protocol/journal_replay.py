@@ -27,6 +27,7 @@ def new_view(run_id: str) -> Event:
         "timings": {},
         "restarts": [],
         "memberships": [],
+        "interruptions": [],
         "asked": [],
         "booking_ends": None,
         "as_of": "",
@@ -63,6 +64,9 @@ def apply(view: Event, event: Event) -> None:
         view["memberships"].append(
             {name: event[name] for name in ("time", "number", "step", "members", "lost", "cause")}
         )
+    elif kind == "interrupted":
+        view["memberships"] = []
+        view["interruptions"].append({name: event[name] for name in ("time", "job", "restart", "cause")})
     elif kind == "asked":
         kept = ("time", "by", "from", "what", "uid", "force", "host", "replicas")
         view["asked"].append({name: event[name] for name in kept if name in event})

@@ -22,12 +22,14 @@ from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Listener, Mess
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import Prepared
 from torchyard_agent.protocol.run_states import RunState
-from torchyard_agent.slurm import commands, job_folder, job_queue, run_plan
+from torchyard_agent.slurm import commands, interruption, job_folder, job_queue, run_plan
 
 PORT, SECRET, SLOTS = "TORCHYARD_SLURM_PORT", "TORCHYARD_SLURM_SECRET", "TORCHYARD_SLURM_SLOTS"
 """The variables of the nodes' tasks: the batch program's port, the secret in hex, and the slots by node (JSON)."""
 TAKEN = "Slurm takes its nodes: it saves, and continues when it gets nodes again"
 """The reason given for a run that ends because of SIGTERM, for example in a preemption or a requeue."""
+ENDS_SOON = "Slurm ends its job soon: it saves, and continues in the same job"
+"""The reason given for a run that ends because of SIGUSR1, before its time limit or in a preemption with notice."""
 AFTER_REQUEUE_S = 60.0
 """Time in seconds within which Slurm ends the batch program after `scontrol requeue`."""
 KEEPERS_WITHIN_S = 180.0
@@ -66,25 +68,28 @@ class _Batch:
         self._request: Message | None = None
         """The last request to stop or to pause the run."""
         self._srun: asyncio.subprocess.Process | None = None
+        self._own = os.environ.get("SLURM_HET_JOB_ID") or os.environ["SLURM_JOB_ID"]
+        """The ID of this job; of a heterogeneous job, the ID of all its components together."""
+        self._restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        self._log_start = interruption.log_size(folder)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        pause = "its time limit is near: it saves, and continues in the same job"
-        loop.add_signal_handler(signal.SIGUSR1, self._ask, {"op": "pause", "reason": pause})
+        loop.add_signal_handler(signal.SIGUSR1, self._ask, {"op": "pause", "reason": ENDS_SOON})
         loop.add_signal_handler(signal.SIGTERM, self._ask, {"op": "pause", "reason": TAKEN})
-        loop.add_signal_handler(signal.SIGUSR2, self._ask, {"op": "stop", "reason": "stopped with scancel"})
+        loop.add_signal_handler(signal.SIGUSR2, self._on_stop)
         if job_folder.view(self._run_dir, self._run_id)["ended"]:
             log.info("the run has ended before its job started")
             return 0
+        await self._note_earlier_interruption()
         self._node_of = await self._nodes()
         with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as bound:
             bound.bind(("", 0))
             bound.listen(len(self._slots) + 16)
             listener = Listener({self._secret: self._on_keeper})
             await listener.open(bound)
-            job_folder.write(
-                self._folder, "started.json", {"nodes": self._node_of, "job_id": os.environ.get("SLURM_JOB_ID", "")}
-            )
+            started = {"nodes": self._node_of, "job_id": os.environ["SLURM_JOB_ID"], "restart": self._restarts}
+            job_folder.write(self._folder, "started.json", {**started, "log_start": self._log_start})
             self._srun = await asyncio.create_subprocess_exec(
                 *self._srun_command(),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -97,6 +102,16 @@ class _Batch:
             listener.close()
         log.info("srun ended with %d; the run: %s", code, self._outcome or self._problem or "not reported")
         return await self._finish(code)
+
+    async def _note_earlier_interruption(self) -> None:
+        """Journals why the job starts again, if the batch program of its last start was killed before it could."""
+        if self._restarts == 0:
+            return
+        known = job_folder.view(self._run_dir, self._run_id)["interruptions"]
+        if not any((one["job"], one["restart"]) == (self._own, self._restarts - 1) for one in known):
+            started = job_folder.read(self._folder, "started.json") or {}
+            cause = await interruption.of_killed(self._own, self._folder, started)
+            job_folder.journal_interruption(self._run_dir, self._run_id, self._own, self._restarts - 1, cause)
 
     async def _nodes(self) -> dict[str, str]:
         """Returns the node of each slot.
@@ -176,6 +191,11 @@ class _Batch:
         if self._request is not None:
             self._ask(self._request)
 
+    def _on_stop(self) -> None:
+        """Stops the run for the reason that a session without a bridge has left, if such a session sent the signal."""
+        left = job_folder.read(self._folder, "stop.json") or {}
+        self._ask({"op": "stop", "reason": str(left.get("reason") or "stopped with scancel")})
+
     def _ask(self, request: Message) -> None:
         """Asks the primary to stop or pause the run. If the run has not begun, it is given up."""
         log.info("asked: %s", request)
@@ -199,13 +219,12 @@ class _Batch:
         asked = (self._request or {}).get("op")
         # If the partition has a GraceTime, a preemption signals only the keepers, so there may be no request here.
         paused = asked == "pause" if self._outcome is None else self._outcome["paused"]
-        own = os.environ.get("SLURM_HET_JOB_ID") or os.environ["SLURM_JOB_ID"]
-        job = await job_queue.show(own) if paused else None
-        if job is not None and job.was_cancelled(int(os.environ.get("SLURM_RESTART_COUNT", "0"))):
-            why = f"its job {own} was cancelled in Slurm"
+        job = await job_queue.show(self._own) if paused else None
+        if job is not None and job.was_cancelled(self._restarts):
+            why = f"its job {self._own} was cancelled in Slurm"
             job_folder.journal_end(self._run_dir, self._run_id, RunState.STOPPED, why)
         elif paused:
-            if await self._continue(own, job):
+            if await self._continue(job):
                 return 1
             why = "its job may not be requeued, and no further job could be submitted"
             job_folder.journal_end(self._run_dir, self._run_id, RunState.STOPPED, why)
@@ -221,11 +240,14 @@ class _Batch:
         state = job_folder.view(self._run_dir, self._run_id)["state"]
         return 1 if state == RunState.FAILED.value else 0
 
-    async def _continue(self, own: str, job: job_queue.Job | None) -> bool:
+    async def _continue(self, job: job_queue.Job | None) -> bool:
         """Requeues the job, or submits a successor that waits for this job's end. Returns whether either worked."""
-        log.info("the job is %s", job.state if job is not None else "unknown")
-        waiting = "in the queue again, to continue from its newest checkpoint"
-        job_folder.journal_state(self._run_dir, RunState.WAITING, waiting)
+        own = self._own
+        log.info("the job is %s", job)
+        # Before the time limit, Slurm does nothing to the job but send a signal.
+        default = "TIMEOUT" if (self._request or {}).get("reason") == ENDS_SOON else "REQUEUED"
+        cause = interruption.of_ended(job, self._restarts, self._folder, self._log_start, default)
+        job_folder.journal_interruption(self._run_dir, self._run_id, own, self._restarts, cause)
         if job is None or job.may_requeue:
             try:
                 await commands.output(["scontrol", "requeue", own])

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import socket
-import sys
+import tempfile
 import time
 from typing import Any
 
@@ -19,15 +19,13 @@ from torchyard_agent.protocol import journal_replay, jsonrpc, paths
 from torchyard_agent.protocol.attribution import attribution_entry, clean_name
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
-from torchyard_agent.slurm import bridge, commands, job_folder, job_queue
+from torchyard_agent.slurm import bridge, bridge_attempts, commands, interruption, job_folder, job_queue
+from torchyard_agent.slurm.bridge_attempts import FailedAttempts
 from torchyard_agent.slurm.job_queue import JobQueue
 from torchyard_agent.unix_socket_rpc import Connection
 
-RETRY_S = 2.0
-"""Shortest time in seconds between two attempts to reach a keeper."""
-RETRIES_WITHIN_S = 120.0
-"""Time in seconds after which a session tries to reach an unreachable keeper only once a minute."""
 FIRST_ANSWER_S = 15.0
+EXIT_WITHIN_S = 2.0
 WATCH_S = 5.0
 """Interval in seconds at which a session looks for runs whose jobs are waiting."""
 
@@ -46,8 +44,6 @@ class ClusterRuns(Runs):
         self._queue = queue
         self.is_primary = slot == job_folder.primary_slot(cluster)
         self._connecting: dict[str, asyncio.Lock] = {}
-        self._attempts: dict[str, tuple[float, float]] = {}
-        """Times (monotonic) of the first failed and of the last attempt to reach each run's keeper."""
         self._gone: set[str] = set()
         """Runs whose job has left the queue."""
         self._over: set[str] = set()
@@ -72,35 +68,64 @@ class ClusterRuns(Runs):
         run_dir = paths.run_dir(self._agent_dir, self._node, run_id)
         if run_id in self._gone or not os.path.lexists(paths.keeper_note(run_dir)) or self._has_run_ended(run_id):
             return None
-        started = job_folder.read(job_folder.path(run_dir), "started.json")
-        if not started:
+        folder = job_folder.path(run_dir)
+        started = job_folder.read(folder, "started.json")
+        if not started or self._is_over(run_id, started):
             return None
-        now = time.monotonic()
-        first, last = self._attempts.get(run_id, (now, float("-inf")))
-        if now - last < (RETRY_S if now - first < RETRIES_WITHIN_S else 60.0):
+        start, node = bridge_attempts.start_of(started), str(started["nodes"][self._node])
+        failed = FailedAttempts.read(folder, start)
+        if failed is not None and not failed.is_due(time.time()):
             return None
-        self._attempts[run_id] = first, now
+        step = bridge_attempts.step_command(self._archive, run_dir, str(started["job_id"]), node)
+        connection, step_problem = await self._open(run_id, step)
+        if connection is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, bridge_attempts.FILE))
+            return connection
+        log.info("no step of the job of %s: %s", run_id, step_problem)
+        now = time.time()
+        failed = FailedAttempts(start, failed.since if failed is not None else now, now, step_problem, "")
+        if failed.allows_ssh(now):
+            ssh = bridge_attempts.ssh_command(self._archive, run_dir, node)
+            connection, ssh_problem = await self._open(run_id, ssh)
+            log.info("SSH to the node of %s: %s", run_id, ssh_problem or "works")
+            failed = failed._replace(ssh=ssh_problem, tried=0.0 if connection is not None else now)
+        with contextlib.suppress(OSError):
+            failed.write(folder)
+        return connection
+
+    def _is_over(self, run_id: str, started: dict[str, Any]) -> bool:
+        """Returns whether Slurm has interrupted this start of the job of a run that has not ended."""
+        start = str(started["job_id"]), started.get("restart", 0)
+        return any((one["job"], one["restart"]) == start for one in self._view(run_id)["interruptions"])
+
+    async def _open(self, run_id: str, command: list[str]) -> tuple[Connection | None, str]:
+        """Starts a bridge. Returns the connection to the keeper, or None and the reason why there is none."""
         ours, theirs = socket.socketpair()
-        main = os.path.join(self._archive, "torchyard_agent", "__main__.py")
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *("srun", f"--jobid={started['job_id']}", "--overlap", "-N1", "-n1", "-u", "-Q", "--gres=none"),
-                *("--mem=0", "--mpi=none", "-w", str(started["nodes"][self._node])),
-                *(sys.executable, "-I", "-S", main, "slurm-bridge", run_dir),
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=asyncio.subprocess.DEVNULL,
-                env=commands.environment(os.environ),
-                start_new_session=True,
-            )
-        connection = await self._adopt(run_id, ours, process)
-        try:
-            await connection.call("status", {}, timeout=FIRST_ANSWER_S)
-        except RpcError as error:
-            log.info("the keeper of %s was not reached: %s", run_id, error.message)
-            connection.close()
-            return None
-        del self._attempts[run_id]
+        with tempfile.TemporaryFile() as errors:
+            with theirs:
+                try:
+                    process = await asyncio.create_subprocess_exec(
+                        *command,
+                        stdin=theirs.fileno(),
+                        stdout=theirs.fileno(),
+                        stderr=errors,
+                        env=commands.environment(os.environ),
+                        start_new_session=True,
+                    )
+                except OSError as error:
+                    ours.close()
+                    return None, f"{command[0]}: {error.strerror}"
+            connection = await self._adopt(run_id, ours, process)
+            try:
+                await connection.call("status", {}, timeout=FIRST_ANSWER_S)
+            except RpcError as error:
+                connection.close()
+                with contextlib.suppress(asyncio.TimeoutError):  # The program may print its error after its output.
+                    await asyncio.wait_for(process.wait(), EXIT_WITHIN_S)
+                errors.seek(0)
+                printed = errors.read(65536).decode(errors="replace")
+                return None, bridge_attempts.error_in(printed) or error.message
         self._keepers[run_id] = connection
 
         def forget() -> None:
@@ -108,7 +133,20 @@ class ClusterRuns(Runs):
             self._wake(run_id)
 
         connection.on_close.append(forget)
-        return connection
+        return connection, ""
+
+    def telemetry_problem(self, run_id: str) -> str:
+        """Returns why live telemetry of a run is missing, as a clause; "" if it is not."""
+        folder = job_folder.path(paths.run_dir(self._agent_dir, self._node, run_id))
+        started = job_folder.read(folder, "started.json")
+        if not started or run_id in self._keepers or self._has_run_ended(run_id) or self._is_over(run_id, started):
+            return ""
+        failed = FailedAttempts.read(folder, bridge_attempts.start_of(started))
+        return failed.problem if failed is not None else ""
+
+    async def show(self, run_id: str) -> dict[str, Any]:
+        shown = await super().show(run_id)
+        return {**shown, "telemetry_problem": self.telemetry_problem(run_id) if shown["alive"] else ""}
 
     async def _adopt(self, run_id: str, ours: socket.socket, process: asyncio.subprocess.Process) -> Connection:
         """Returns the connection over a bridge, which sends heartbeats and ends the bridge when it is closed."""
@@ -196,6 +234,11 @@ class ClusterRuns(Runs):
         """The runs whose keepers are connected."""
         return list(self._keepers)
 
+    @property
+    def followed_ids(self) -> list[str]:
+        """The runs that the desktop follows."""
+        return list(self._listeners)
+
     async def end_orphans(self, run_id: str) -> None:
         """Does nothing: Slurm ends the processes of a job."""
 
@@ -234,6 +277,7 @@ class ClusterRuns(Runs):
         force, by = bool(params.get("force")), clean_name(params.get("by"))
         reason = str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
         if job is not None and not job.is_pending and not force:
+            job_folder.write(folder, "stop.json", {"reason": reason})
             await commands.output(["scancel", "-b", "-s", "USR2", job_id])
             return {}
         await commands.output(["scancel", job_id])
@@ -248,14 +292,30 @@ class ClusterRuns(Runs):
         """Journals the reasons why jobs are waiting, whenever `squeue` has given a new answer."""
         while True:
             done = self._gone | self._over
-            waiting = {run_id for run_id in self.ids() if run_id not in done and self._waits(run_id)}
-            if waiting and await self._queue.refresh():
-                for run_id in waiting:
+            live = [run_id for run_id in self.ids() if run_id not in done and self._is_live(run_id)]
+            if live and await self._queue.refresh():
+                for run_id in live:
                     job = self._queue.job(run_id)
+                    if job is None or not job.is_pending:
+                        continue
+                    if not self._waits(run_id):
+                        await self._note_interruption(run_id, job.job_id)
                     self.note_reason(run_id, job)
-                    if job is not None and job.reason.strip("()") == "BeginTime":
+                    if job.reason.strip("()") == "BeginTime":
                         await self._start_now(run_id, job)
             await asyncio.sleep(WATCH_S)
+
+    async def _note_interruption(self, run_id: str, job_id: str) -> None:
+        """Journals why a job is in the queue again whose batch program was killed before it could journal the cause."""
+        folder = job_folder.path(self.folder(run_id))
+        started = job_folder.read(folder, "started.json")
+        if not started:
+            return
+        cause = await interruption.of_killed(job_id, folder, started)
+        job = await job_queue.show(job_id)
+        if job is not None and job.is_pending and job.restarts:  # The answer of `squeue` may be old.
+            job_folder.journal_interruption(self.folder(run_id), run_id, job_id, job.restarts - 1, cause)
+            self._wake(run_id)
 
     async def _start_now(self, run_id: str, job: job_queue.Job) -> None:
         """Makes a requeued job start immediately. It would otherwise wait two minutes until its credential expires."""
@@ -263,14 +323,20 @@ class ClusterRuns(Runs):
             with contextlib.suppress(RpcError):
                 await commands.output(["scontrol", "update", f"jobid={job.job_id}", "StartTime=now"])
 
+    def _is_live(self, run_id: str) -> bool:
+        """Returns whether the run has a job, and has not ended."""
+        is_submitted = os.path.exists(os.path.join(job_folder.path(self.folder(run_id)), "submitted.json"))
+        return is_submitted and not self._has_run_ended(run_id)
+
     def _waits(self, run_id: str) -> bool:
-        if not os.path.exists(os.path.join(job_folder.path(self.folder(run_id)), "submitted.json")):
-            return False
-        return not self._has_run_ended(run_id) and self._view(run_id)["state"] == RunState.WAITING.value
+        return self._is_live(run_id) and self._view(run_id)["state"] == RunState.WAITING.value
 
     def note_reason(self, run_id: str, job: job_queue.Job | None) -> None:
+        """Journals the reason why the job waits, after the cause of its last interruption if there was one."""
         if job is not None and job.is_pending and self._waits(run_id):
-            job_folder.journal_state(self.folder(run_id), RunState.WAITING, job.sentence)
+            interruptions = self._view(run_id)["interruptions"]
+            cause = f"{interruptions[-1]['cause']}; " if interruptions else ""
+            job_folder.journal_state(self.folder(run_id), RunState.WAITING, cause + job.sentence)
             self._wake(run_id)
 
 
@@ -288,6 +354,7 @@ class ClusterTelemetry(Telemetry):
 
     async def sample(self) -> dict[str, Any]:
         merged: dict[str, Any] = {}
+        problems = {run_id: self._cluster_runs.telemetry_problem(run_id) for run_id in self._cluster_runs.followed_ids}
         for run_id in self._cluster_runs.open_ids:
             keeper = await self._runs.keeper(run_id)
             if keeper is None:
@@ -303,4 +370,5 @@ class ClusterTelemetry(Telemetry):
                 merged["reports"].update(sample["reports"])
         unknown = dict.fromkeys(("cpus", "cpu", "memory_mb", "memory_used_mb"))
         empty = {"time": round(time.time(), 3), "host": unknown, "gpus": [], "replicas": {}, "reports": {}}
-        return {**(merged or empty), "node": self._slot}
+        missing = {run_id: why for run_id, why in problems.items() if why}
+        return {**(merged or empty), "node": self._slot, "missing": missing}

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.slurm import commands
+from torchyard_agent.slurm import commands, job_folder
 
 OVERLAP_SINCE = (20, 11)
 """The version of Slurm that introduced `srun --overlap`."""
@@ -20,11 +20,15 @@ A home folder on one of these is shared by several hosts.
 """
 
 
-async def describe(partition: str | None = None) -> dict[str, Any]:
+async def describe(partition: str | None, runs_dir: str) -> dict[str, Any]:
     """Returns the cluster's description.
 
-    `nodes` are the nodes of `partition` (by default, of the cluster's default partition), grouped by shape: `count`,
-    `cpus`, `memory_mb`, `gpus` by type, and the number of nodes by state.
+    `nodes` are the nodes of the partition, grouped by shape: `count`, `cpus`, `memory_mb`, `gpus` by type, and the
+    number of nodes by state.
+
+    Args:
+        partition: The partition whose nodes are described; by default, the cluster's default partition.
+        runs_dir: The folder of the user's runs, for `last_stop`.
     """
     version, config, partitions, nodes = await asyncio.gather(
         commands.output(["scontrol", "--version"]),
@@ -51,7 +55,7 @@ async def describe(partition: str | None = None) -> dict[str, Any]:
             "ProctrackType": settings.get("ProctrackType", ""),
             "PreemptType": settings.get("PreemptType", ""),
             "PreemptMode": settings.get("PreemptMode", ""),
-            "preempt_send_user_signal": "preempt_send_user_signal" in settings.get("PreemptParameters", ""),
+            "preempt_send_user_signal": _sends_user_signal(settings),
             "JobRequeue": settings.get("JobRequeue", "1") != "0",
             "cred_expire": _cred_expire(settings.get("AuthInfo", "")),
         },
@@ -61,7 +65,17 @@ async def describe(partition: str | None = None) -> dict[str, Any]:
         "overlap": _version(version) >= OVERLAP_SINCE,
         "home": {"file_system": home, "shared": any(name in home for name in _SHARED)},
         "user": getpass.getuser(),
+        "last_stop": await asyncio.get_running_loop().run_in_executor(None, job_folder.last_stop, runs_dir),
     }
+
+
+def _sends_user_signal(settings: dict[str, str]) -> bool:
+    """Returns whether a preemption with a GraceTime sends the signal of `--signal` instead of SIGTERM.
+
+    Slurm moved the option from SlurmctldParameters to PreemptParameters, and shortened its name.
+    """
+    found = f"{settings.get('SlurmctldParameters', '')},{settings.get('PreemptParameters', '')}".split(",")
+    return "preempt_send_user_signal" in found or "send_user_signal" in found
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -4,7 +4,10 @@
     job.sh         the script that was submitted
     secrets.json   the values of `program.secrets`, removed at the run's end
     submitted.json the IDs of the job and of its successors, newest last, with the time of submission
-    started.json   the nodes of the current generation by slot
+    started.json   the nodes of the current generation by slot, the job's ID and number of restarts, and the size that
+                   batch.log had at the start
+    stop.json      the reason of a stop that was requested with a signal, because the keeper could not be reached
+    bridge.json    the failed attempts to reach the primary's keeper, if there were any (`bridge_attempts.py`)
     *.log          the output of the batch program and of the keepers
 
 A *slot* such as `hpc.2` is the place of one node in a run: Slurm chooses the node at each start of the job. Each slot
@@ -19,11 +22,13 @@ import time
 from typing import Any
 
 from torchyard_agent.journal import Journal, JournalReader
-from torchyard_agent.protocol import journal_replay, paths
+from torchyard_agent.protocol import journal_replay, paths, timestamps
 from torchyard_agent.protocol.run_states import RunState
 
 NAME_PREFIX = "torchyard-"
 """Prefix of the names of jobs, followed by the run ID."""
+LOOK_AT_RUNS = 20
+"""Number of the newest runs in whose journals `last_stop` looks."""
 
 
 def primary_slot(cluster: str) -> str:
@@ -80,6 +85,26 @@ def journal_state(run_dir: str, state: RunState, reason: str) -> None:
     journal.close()
 
 
+def journal_interruption(run_dir: str, run_id: str, job_id: str, restart: int, cause: str) -> None:
+    """Journals that Slurm interrupted a start of the run's job, unless this is known. Must be called without a keeper.
+
+    Args:
+        run_dir: The run folder of the primary slot.
+        run_id: The ID of the run.
+        job_id: The ID of the job.
+        restart: The number of restarts of the job before the interrupted start.
+        cause: Slurm's name of the cause, such as PREEMPTED.
+    """
+    known = view(run_dir, run_id)
+    if known["ended"] or [job_id, restart] in [[one["job"], one["restart"]] for one in known["interruptions"]]:
+        return
+    journal = Journal(os.path.join(run_dir, "journal.jsonl"), lambda: None)
+    journal.write("interrupted", job=job_id, restart=restart, cause=cause)
+    reason = f"{cause}: in the queue again, to continue from its newest checkpoint"
+    journal.write("run_state", state=RunState.WAITING.value, reason=reason)
+    journal.close()
+
+
 def journal_end(run_dir: str, run_id: str, state: RunState, reason: str, asked: dict[str, Any] | None = None) -> None:
     """Ends the journal of a run without a live keeper. `asked` is the entry of a user's request."""
     before = view(run_dir, run_id)
@@ -97,6 +122,28 @@ def journal_end(run_dir: str, run_id: str, state: RunState, reason: str, asked: 
     fields = {"state": state.value, "reason": reason, "replicas": replicas, "metrics": {}, "timings": timings}
     journal.write("run_ended", run_id=run_id, **fields)
     journal.close()
+
+
+def last_stop(runs_dir: str) -> dict[str, Any] | None:
+    """Returns how long the newest interrupted run took to save and end after Slurm's signal: `run_id` and `seconds`.
+
+    A run that Slurm killed before it had saved does not count. Returns None if no run was interrupted.
+    """
+    try:
+        run_ids = sorted(os.listdir(runs_dir), reverse=True)[:LOOK_AT_RUNS]
+    except OSError:
+        return None
+    for run_id in run_ids:
+        stopping, found = "", None
+        for entry in JournalReader(os.path.join(runs_dir, run_id)).read():
+            if entry["event"] == "run_state" and entry["state"] != RunState.WAITING.value:
+                stopping = entry["time"] if entry["state"] == RunState.STOPPING.value else ""
+            elif entry["event"] == "interrupted" and stopping:
+                seconds = timestamps.parse_timestamp(entry["time"]) - timestamps.parse_timestamp(stopping)
+                found = {"run_id": run_id, "seconds": seconds}
+        if found is not None:
+            return found
+    return None
 
 
 def run_dir(agent_dir: str, cluster: str, run_id: str) -> str:

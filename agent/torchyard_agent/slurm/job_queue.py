@@ -36,6 +36,8 @@ class Job(NamedTuple):
     may_requeue: bool = True
     """Whether Slurm may start the job again. Like `restarts`, this is only known from `show`."""
     restarts: int = 0
+    is_preempted: bool = False
+    """Whether Slurm has begun to take the job's nodes for another job. Only known from `show`."""
 
     @property
     def is_pending(self) -> bool:
@@ -48,7 +50,23 @@ class Job(NamedTuple):
         job's number of restarts.
         """
         is_ending = self.state in ("CANCELLED", "COMPLETING")
-        return is_ending and self.reason != "TimeLimit" and self.restarts <= restarts
+        return is_ending and self.interruption(restarts) == ""
+
+    def interruption(self, restarts: int) -> str:
+        """Returns Slurm's name of what interrupted the job after this number of restarts, or "" if nothing did.
+
+        While the job is ending, its state says nothing (see `was_cancelled`), but its other fields do. A preemption
+        without GraceTime is reported as REQUEUED.
+        """
+        if self.is_preempted:
+            return "PREEMPTED"
+        if self.reason.startswith("NodeDown"):
+            return "NODE_FAIL"
+        if self.reason == "TimeLimit":
+            return "TIMEOUT"
+        if self.state in ("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"):
+            return self.state
+        return "REQUEUED" if self.restarts > restarts else ""
 
     @property
     def sentence(self) -> str:
@@ -149,7 +167,8 @@ async def show(job_id: str) -> Job | None:
     state, reason, nodes = (found.get(name, "") for name in ("JobState", "Reason", "NodeList"))
     restarts = found.get("Restarts", "")
     requeues = found.get("Requeue") != "0"
-    return Job(job_id, state, reason, start, nodes, requeues, int(restarts) if restarts.isdigit() else 0)
+    preempted = found.get("PreemptTime", "None") not in ("None", "N/A", "Unknown", "")
+    return Job(job_id, state, reason, start, nodes, requeues, int(restarts) if restarts.isdigit() else 0, preempted)
 
 
 async def accounted_state(job_id: str) -> str:
@@ -158,9 +177,14 @@ async def accounted_state(job_id: str) -> str:
     slurmctld forgets a job a few minutes after its end (MinJobAge). With `-D`, `sacct` also prints the earlier starts
     of a job that was requeued; the last line is that of the newest start.
     """
+    states = await accounted_states(job_id)
+    return states[-1] if states else ""
+
+
+async def accounted_states(job_id: str, timeout_s: float = commands.TIMEOUT_S) -> list[str]:
+    """Returns the last state of each start of a job, oldest first, or [] if the cluster has no accounting."""
     try:
-        text = await commands.output(["sacct", "-n", "-X", "-D", "-P", "-j", job_id, "-o", "State"])
+        text = await commands.output(["sacct", "-n", "-X", "-D", "-P", "-j", job_id, "-o", "State"], timeout_s)
     except RpcError:
-        return ""
-    words = [line.split()[0] for line in text.splitlines() if line.strip()]  # A state may be `CANCELLED by 1000`.
-    return words[-1] if words else ""
+        return []
+    return [line.split()[0] for line in text.splitlines() if line.strip()]  # A state may be `CANCELLED by 1000`.

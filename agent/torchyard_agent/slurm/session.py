@@ -154,7 +154,8 @@ class _Session:
 
     async def describe(self, connection: Connection, params: Params) -> Any:
         partition = params.get("partition")
-        return await description.describe(None if partition is None else str(partition))
+        runs_dir = paths.runs_dir(self._agent_dir, self._primary)
+        return await description.describe(None if partition is None else str(partition), runs_dir)
 
     async def nodes(self, connection: Connection, params: Params) -> Any:
         """Returns the nodes of a run's current or last start by slot, or {} before the first start."""

@@ -75,6 +75,7 @@ _SAMPLE = {
     "gpus": [_GPU],
     "replicas": Each(dict),
     "reports?": Each({"step?": MAYBE_NUMBER}),
+    "missing?": Each(str),
 }
 _RECORD = {
     "primary?": str,
@@ -100,6 +101,7 @@ _STATE_ON_HOST = {"host": str, "state": OneOf(frozenset(state.value for state in
 _REPLICA = {"name": str, **_STATE_ON_HOST}
 _RUN = {"state": _STATE, "reason": str, "as_of": MAYBE_TEXT, "alive": bool, "silent?": bool, "died?": MAYBE_TEXT}
 _MEMBERSHIP = {"number": int, "step": int, "members": [str], "lost": [str], "cause": str}
+_INTERRUPTION = {"job": str, "restart": int, "cause": str}
 _ENTRY = ByWord(
     "event",
     {"event": str, "time": str, "epoch": str, "seq": int},
@@ -108,6 +110,7 @@ _ENTRY = ByWord(
         "replica_state": {"replica": str, **_STATE_ON_HOST, "reason?": MAYBE_TEXT},
         "gang_restart": {"gang": str, "generation": int, "cause": str},
         "membership": _MEMBERSHIP,
+        "interrupted": _INTERRUPTION,
         "withdrawal": {"replica": str, "reason": str},
         "booking_ends": {"booking": str, "at": str, "reason": str},
         "report": {
@@ -164,6 +167,8 @@ ANSWERS: dict[str, Any] = {
         "timings": dict,
         "asked?": [dict],
         "memberships?": [_MEMBERSHIP],
+        "interruptions?": [_INTERRUPTION],
+        "telemetry_problem?": str,
         "record": {"name?": str, "snapshot?": MAYBE_TEXT, "record?": _RECORD},
     },
     "run.invite": {

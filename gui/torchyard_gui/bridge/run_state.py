@@ -71,6 +71,8 @@ class RunState:
         self.known_from = ""
         """The host that reported the run in place of its primary, or "". Its report of the run's end may be wrong."""
         self.slow: dict[str, float] = {}
+        self.telemetry_problem = ""
+        """The reason why there is no live telemetry of a run on a cluster, or ""."""
         self._silent: set[str] = set()
         """Hosts in `lost` whose connection is open but silent."""
         self._heard: dict[str, float] = {}
@@ -158,10 +160,14 @@ class RunState:
                 track.ring = TimeSeries(capacity_for(len(self.tracks)))
 
     def take_event(self, event: Mapping[str, Any], changes: RunChanges) -> None:
-        """Applies an event of the journal, or a `connection` event. Events must be passed in order."""
+        """Applies an event of the journal, or a `connection` or `telemetry` event. Events must be passed in order."""
         kind = event["event"]
         if kind == "connection":
             self._connection(event, changes)
+            return
+        if kind == "telemetry":
+            self.telemetry_problem = str(event.get("reason", ""))
+            changes.run = True
             return
         if event["seq"] <= self._seen.get(event["epoch"], 0):
             return  # The event is already known, because the journal is replayed after a lost connection.

@@ -1,4 +1,4 @@
-"""Alerts about a run: its failure, a wait for lost hosts, failed or slow replicas, and hosts that do not answer."""
+"""Alerts about a run: its failure, a wait for lost hosts, failed or slow replicas, silent hosts, missing telemetry."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Alert:
 
 
 def alerts_of(picture: RunState) -> list[Alert]:
-    """Returns the current alerts by kind: a wait, failed replicas, slow replicas, and then hosts that do not answer.
+    """Returns the current alerts: a wait, failed replicas, slow replicas, silent hosts, missing telemetry.
 
     If there is none of these and the run has failed, there is an alert about that.
     """
-    found = [*_waiting(picture), *_failures(picture), *_slow(picture), *_unknown(picture)]
+    found = [*_waiting(picture), *_failures(picture), *_slow(picture), *_unknown(picture), *_without_telemetry(picture)]
     return found or _failed_run(picture)
 
 
@@ -124,6 +124,15 @@ def _unknown(picture: RunState) -> list[Alert]:
         rest = translate("Runs", "Its replicas keep running. Reconnecting …")
         needs.append(Alert("unknown", title, f"{what} {when} {rest}"))
     return needs
+
+
+def _without_telemetry(picture: RunState) -> list[Alert]:
+    """Returns an alert if a run on a cluster can only be read from its files."""
+    if picture.is_over or not picture.telemetry_problem:
+        return []
+    rest = translate("Runs", "States, steps and logs are read from the run's files.")
+    title = translate("Runs", "Live telemetry is missing")
+    return [Alert("warning", title, f"{picture.telemetry_problem}. {rest}")]
 
 
 class AlertsPanel(QWidget):

@@ -66,6 +66,30 @@ def test_a_cancelled_job_differs_from_one_that_is_requeued_or_at_its_time_limit(
     assert not job._replace(state="RUNNING").was_cancelled(restarts=1)
 
 
+def test_interruptions_have_slurm_s_names() -> None:
+    job = Job("7", "COMPLETING", "None", None, "n1", restarts=1)
+    assert job.interruption(restarts=0) == "REQUEUED"
+    assert job.interruption(restarts=1) == ""
+    preempted = job._replace(is_preempted=True)
+    assert preempted.interruption(restarts=1) == "PREEMPTED"
+    assert not preempted.was_cancelled(restarts=1), "a job that may not be requeued is cancelled by a preemption"
+    assert job._replace(reason="NodeDown").interruption(restarts=0) == "NODE_FAIL"
+    assert job._replace(reason="TimeLimit").interruption(restarts=1) == "TIMEOUT"
+    assert job._replace(state="OUT_OF_MEMORY").interruption(restarts=1) == "OUT_OF_MEMORY"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sends"),
+    [
+        ({}, False),
+        ({"SlurmctldParameters": "enable_configless,preempt_send_user_signal"}, True),
+        ({"PreemptParameters": "youngest_first,send_user_signal"}, True),
+    ],
+)
+def test_both_names_of_the_signal_at_a_preemption_are_known(settings: dict[str, str], sends: bool) -> None:
+    assert description._sends_user_signal(settings) is sends
+
+
 def test_the_sentence_of_a_waiting_job_has_slurm_s_reason_and_estimate() -> None:
     job = Job("7", "PENDING", "(Resources)", 4102444800.0, "")
     assert job.sentence == "job 7 waits in the queue: Resources; Slurm expects its start at 2100-01-01T00:00:00Z"

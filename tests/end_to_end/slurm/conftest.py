@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.end_to_end.slurm.jobs import ClusterDesktop
 from tests.fork_server import ForkServer
@@ -25,12 +24,9 @@ def on_cluster(
     (python,) = {host.fork_scripts_from(torch_for_hosts) for host in cluster.lab.hosts}
 
     def make(user: str = "root", **options: object) -> ClusterDesktop:
-        desktop = ClusterDesktop(tmp_path / f"desktop-{len(made)}", cluster, _commands)
+        folder = tmp_path / f"desktop-{len(made)}"
+        desktop = ClusterDesktop(folder, cluster, _commands, user=user, **{"python": python, **options})
         made.append(desktop)
-        entry = cluster.fleet_entry(**{"python": python, **options})
-        entry["login"]["user"] = user
-        desktop.fleet_file.write_text(yaml.safe_dump({"version": 1, "clusters": [entry]}))
-        desktop.known_hosts.write_text(cluster.lab.known_hosts)
         return desktop
 
     yield make

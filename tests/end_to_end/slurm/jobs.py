@@ -17,16 +17,38 @@ from tests.waiting import wait_until
 
 PROGRAMS = REPOSITORY / "tests" / "roles" / "programs"
 RUN_S = 150.0
+WAITS = """
+import os, pathlib, socket, time
+print("on", socket.gethostname(), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+pathlib.Path(os.environ["TORCHYARD_RUN_DIR"], "result.txt").write_text(socket.gethostname())
+end = pathlib.Path(os.environ["HOME"], "end")
+while not end.exists():
+    time.sleep(0.05)
+"""
+"""A program that runs until the file `end` exists in its home."""
+COMMAND = {"launcher": "command", "script": None, "command": ["python3", "program.py"], "args": []}
+"""The `program` of a topology that runs a program as a plain command."""
 
 
 class ClusterDesktop(Desktop):
     """A desktop whose fleet file contains a cluster named hpc."""
 
-    def __init__(self, directory: Path, cluster: SlurmCluster, commands: Commands):
+    def __init__(self, directory: Path, cluster: SlurmCluster, commands: Commands | None = None, **entry: Any):
+        """Creates the desktop.
+
+        Args:
+            directory: The folder for its files.
+            cluster: The cluster.
+            commands: Forks the commands that `torchyard` runs to their end.
+            entry: Additions to the cluster's entry in the fleet file, such as `partition`.
+        """
         super().__init__(directory, commands=commands)
         self.cluster = cluster
         self.project = directory / "project"
         self.project.mkdir()
+        fleet = {"version": 1, "clusters": [cluster.fleet_entry(**entry)]}
+        self.fleet_file.write_text(yaml.safe_dump(fleet))
+        self.known_hosts.write_text(cluster.lab.known_hosts)
 
     def write(self, source: str | Path, *args: str, replicas: int = 3, name: str = "job", **topology: Any) -> Path:
         """Writes a topology whose workers run a program, which is given as a file or as source code."""
@@ -71,6 +93,11 @@ class ClusterDesktop(Desktop):
         """Returns the folder of a run for one slot, as a path on this machine."""
         home = self.cluster.controller.home_of(user)
         return home / ".torchyard" / "hosts" / f"hpc.{number}" / "runs" / run_id
+
+    def journal(self, run_id: str) -> list[dict[str, Any]]:
+        """Returns the events in the journal of the run's primary."""
+        file = self.run_dir(run_id) / "journal.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def job_log(self, run_id: str) -> str:
         logs = sorted((self.run_dir(run_id) / "job").glob("*.log"))

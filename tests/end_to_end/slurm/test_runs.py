@@ -7,21 +7,11 @@ import json
 import pytest
 
 from tests.end_to_end.slurm.conftest import DesktopFactory
-from tests.end_to_end.slurm.jobs import PROGRAMS, RUN_S
+from tests.end_to_end.slurm.jobs import COMMAND, PROGRAMS, RUN_S, WAITS
 from tests.lab.slurm import SlurmCluster
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
-
-WAITS = """
-import os, pathlib, socket, time
-print("on", socket.gethostname(), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
-pathlib.Path(os.environ["TORCHYARD_RUN_DIR"], "result.txt").write_text(socket.gethostname())
-end = pathlib.Path(os.environ["HOME"], "end")
-while not end.exists():
-    time.sleep(0.05)
-"""
-COMMAND = {"launcher": "command", "script": None, "command": ["python3", "program.py"], "args": []}
 
 
 @pytest.mark.train

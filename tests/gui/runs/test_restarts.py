@@ -11,7 +11,7 @@ from PySide6.QtTest import QTest
 
 from tests.gui.bridge.test_run_state import picture_of, tell
 from tests.gui.runs.fake_hosts import BEGAN, Acting
-from torchyard_gui.bridge.run_state_types import TimelineEvent, WaitingForHosts, waiting_for
+from torchyard_gui.bridge.run_state_types import RunChanges, TimelineEvent, WaitingForHosts, waiting_for
 from torchyard_gui.canvas import labels as canvas_words
 from torchyard_gui.canvas.racks.content import racks_of
 from torchyard_gui.runs.alerts import alerts_of
@@ -184,3 +184,23 @@ def test_a_worker_that_is_added_has_a_row_and_is_in_the_timeline(qtbot: Any, pag
 def test_a_membership_in_words() -> None:
     moment = TimelineEvent(0.0, "membership", reason=CAUSE, step=1812, remaining=3, workers=4)
     assert moment_in_words(moment) == f"step 1,812: 3 of 4 workers continue: {CAUSE}"
+
+
+def test_missing_telemetry_of_a_run_on_a_cluster_is_an_alert_until_it_is_back_or_the_run_is_over() -> None:
+    run = Acting()
+    run.start()
+    picture = picture_of(run)
+    tell(picture, run)
+    changes = RunChanges()
+    missing = {"event": "telemetry", "host": "hpc.1", "state": "missing", "reason": "no connection to the node"}
+    picture.take_event(missing, changes)
+    assert changes.run
+    (alert,) = alerts_of(picture)
+    assert alert.title == "Live telemetry is missing"
+    assert alert.detail.startswith("no connection to the node. ")
+    picture.take_event({"event": "telemetry", "host": "hpc.1", "state": "back"}, changes)
+    assert alerts_of(picture) == []
+    picture.take_event(missing, changes)
+    run.end("stopped", "stopped by kim")
+    tell(picture, run)
+    assert alerts_of(picture) == []

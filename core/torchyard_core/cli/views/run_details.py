@@ -7,7 +7,7 @@ from typing import Any
 from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.attribution import user_of
 from torchyard_core.cli.output import say, table
-from torchyard_core.formatting import count, format_byte_rate, seconds, since
+from torchyard_core.formatting import count, counted, format_byte_rate, seconds, since
 from torchyard_core.launch.runs.known_runs import is_over
 from torchyard_core.throughput import run_throughput
 
@@ -59,6 +59,11 @@ def print_run(shown: dict[str, Any]) -> None:
         left, lost = len(last["members"]), len(last["lost"])
         names = f"; lost: {', '.join(last['lost'])}" if lost else ""
         say(f"step {last['step']}: {left} of {left + lost} workers{names}")
+    if interruptions := shown.get("interruptions"):
+        last, times = interruptions[-1], counted(len(interruptions), "interruption")
+        say(f"{times} by Slurm, the last {since(last['time'])}: {last['cause']}")
+    if shown.get("telemetry_problem"):
+        say(f"live telemetry is missing: {shown['telemetry_problem']}")
     if shown["replicas"]:
         say()
         metrics = shown["metrics"]

@@ -120,6 +120,10 @@ class PlainView:
             left, lost = len(event["members"]), len(event["lost"])
             count = f"step {event['step']}: {left} of {left + lost} workers"
             self._styled("↻", "yellow", f"{count} continue: {event['cause']}")
+        elif kind == "interrupted":
+            self._styled("↻", "yellow", f"Slurm interrupted job {event['job']}: {event['cause']}")
+        elif kind == "telemetry":
+            self._telemetry(event)
         elif kind == "replica_state":
             self._replica_state(event)
         elif kind == "report":
@@ -229,6 +233,12 @@ class PlainView:
             )
         else:
             self._line(f"{event['host']} answers again")
+
+    def _telemetry(self, event: Event) -> None:
+        if event["state"] == "missing":
+            self._styled("!", "yellow", f"live telemetry is missing: {event['reason']}")
+        else:
+            self._line("live telemetry is back")
 
     def _ended(self, event: Event) -> None:
         self._print_passed()

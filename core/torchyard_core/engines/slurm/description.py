@@ -80,11 +80,18 @@ class ClusterDescription:
                 "node and drain it."
             )
             found.append(TorchyardError(text, code="linuxproc", hint="Ask its administrator for proctrack/cgroup."))
-        if settings["KillWait"] is not None and settings["KillWait"] < KILL_WAIT_S:
-            text = f"{cluster.name} kills jobs {settings['KillWait']:.0f} s after it asks them to end (KillWait)."
-            hint = "A run whose checkpoint takes longer loses the steps since its last one when it is preempted."
-            found.append(TorchyardError(text, code="kill_wait", hint=hint))
+        found += self._kill_wait_problems(cluster)
         return found
+
+    def _kill_wait_problems(self, cluster: Cluster) -> list[TorchyardError]:
+        """Returns a problem if KillWait is too short for the last checkpoint, or is rarely long enough for any."""
+        kill_wait, last = self.answer["settings"]["KillWait"], self.answer.get("last_stop")
+        if kill_wait is None or (kill_wait >= KILL_WAIT_S if last is None else kill_wait >= last["seconds"]):
+            return []
+        text = f"{cluster.name} kills jobs {kill_wait:.0f} s after it asks them to end (KillWait)"
+        text += "." if last is None else f", but run {last['run_id']} took {last['seconds']:.0f} s to save and end."
+        hint = "A run whose checkpoint takes longer loses the steps since its last one when it is preempted."
+        return [TorchyardError(text, code="kill_wait", hint=hint)]
 
 
 def never_starts(cluster: str, message: str, hint: Advice = "") -> NeverStarts:

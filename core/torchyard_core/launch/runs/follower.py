@@ -63,6 +63,7 @@ class Follower:
         self._on_sample = on_sample
         self._news: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._steps: dict[str, float] = {}
+        self._telemetry_problem = ""
         self._stops: list[Callable[[], None]] = []
         self._with_telemetry = with_telemetry
         self._away: dict[str, _Retry] = {host: _Retry(host) for host in away}
@@ -169,7 +170,16 @@ class Follower:
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 
     def _reports(self, sample: dict[str, Any]) -> Iterator[Event]:
-        """Yields a report for each replica of this run whose step has advanced since the last sample."""
+        """Yields a report for each replica of this run whose step has advanced since the last sample.
+
+        Also yields a `telemetry` event when the live telemetry of a run on a cluster becomes unavailable or is back.
+        """
+        problem = sample.get("missing", {}).get(self._run_id, "")
+        if problem != self._telemetry_problem:
+            was_missing, self._telemetry_problem = bool(self._telemetry_problem), problem
+            if not (was_missing and problem):  # Later attempts may fail in another way.
+                state = {"state": "missing", "reason": problem} if problem else {"state": "back"}
+                yield {"event": "telemetry", "time": utc_timestamp(sample["time"]), "host": self._link.host, **state}
         for key, metrics in sample.get("reports", {}).items():
             run_id, _, replica = key.partition("/")
             step = metrics.get("step")

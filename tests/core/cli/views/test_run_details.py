@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchyard_core.cli.views.run_details import print_run
-from torchyard_core.formatting import format_byte_rate
+from torchyard_core.formatting import format_byte_rate, utc_now
 
 
 def shown(**metrics: dict[str, float | None]) -> dict[str, Any]:
@@ -74,3 +74,18 @@ def test_the_last_membership_is_shown(capsys: pytest.CaptureFixture[str]) -> Non
     assert "step 812: 3 of 4 workers; lost: worker-3" in capsys.readouterr().out.splitlines()
     print_run({**shown(), "memberships": [{**last, "step": 900, "members": ["a", "b"], "lost": []}]})
     assert "step 900: 2 of 2 workers" in capsys.readouterr().out.splitlines()
+
+
+def test_interruptions_and_missing_telemetry_of_a_run_on_a_cluster_are_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    interruptions = [
+        {"time": utc_now(), "job": "7", "restart": number, "cause": cause}
+        for number, cause in enumerate(("REQUEUED", "PREEMPTED"))
+    ]
+    print_run({**shown(), "interruptions": interruptions[:1], "telemetry_problem": "no way"})
+    first = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("1 interruption by Slurm, the last ") and line.endswith(": REQUEUED") for line in first)
+    assert "live telemetry is missing: no way" in first
+    print_run({**shown(), "interruptions": interruptions})
+    assert "2 interruptions by Slurm, the last " in capsys.readouterr().out

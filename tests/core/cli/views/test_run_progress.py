@@ -129,3 +129,12 @@ def test_a_lost_worker_is_shown_with_the_number_that_continue(show: Show) -> Non
     lost = {"event": "membership", "number": 1, "step": 812, "members": ["a", "b", "c"], "lost": ["worker-3"]}
     text = show({**lost, "cause": "worker-3 on gpu-b: ended by SIGKILL"})
     assert "step 812: 3 of 4 workers continue: worker-3 on gpu-b: ended by SIGKILL" in text
+
+
+def test_an_interruption_by_slurm_and_missing_telemetry_are_shown(show: Show) -> None:
+    interrupted = {"event": "interrupted", "job": "7", "restart": 0, "cause": "PREEMPTED"}
+    missing = {"event": "telemetry", "host": "hpc.1", "state": "missing", "reason": "no way"}
+    text = show(RUNNING, interrupted, missing, {"event": "telemetry", "host": "hpc.1", "state": "back"})
+    assert "Slurm interrupted job 7: PREEMPTED" in text
+    assert "live telemetry is missing: no way" in text
+    assert "live telemetry is back" in text

@@ -91,3 +91,17 @@ def test_a_long_journal_of_a_run_that_has_ended_is_followed_to_its_end(tmp_path:
 def test_where_the_journal_has_no_end_the_keeper_has_died(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"the keeper of run .* on gpu-a is gone"):
         followed(sent_by_daemon(tmp_path, 3, ended=False))
+
+
+def test_missing_telemetry_of_a_run_on_a_cluster_is_reported_once_and_when_it_is_back() -> None:
+    link = cast("AgentLink", Link([]))
+    follower = Follower(RUN, link, lambda host: link)
+    reasons: tuple[str, ...] = ("", "no step", "no route", "", "no step")
+    samples = ({"time": 1.0, "missing": {RUN: reason} if reason else {}, "reports": {}} for reason in reasons)
+    events = [event for sample in samples for event in follower._reports(sample)]
+    assert [(event["event"], event["host"], event["state"]) for event in events] == [
+        ("telemetry", "gpu-a", "missing"),
+        ("telemetry", "gpu-a", "back"),
+        ("telemetry", "gpu-a", "missing"),
+    ]
+    assert events[0]["reason"] == "no step"
