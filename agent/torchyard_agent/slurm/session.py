@@ -26,7 +26,7 @@ from torchyard_agent.protocol import PROTOCOL, paths
 from torchyard_agent.protocol.attribution import attribution_entry
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
-from torchyard_agent.slurm import commands, description, job_folder, job_queue
+from torchyard_agent.slurm import calendar, commands, description, job_folder, job_queue
 from torchyard_agent.slurm.cluster_runs import ClusterRuns, ClusterTelemetry
 from torchyard_agent.slurm.job_queue import JobQueue
 from torchyard_agent.ssh_bridge import relay
@@ -100,6 +100,7 @@ class _Session:
         own = {
             "hello": self.hello,
             "cluster.describe": self.describe,
+            "cluster.calendar": self.calendar,
             "run.submit": self.submit,
             "run.nodes": self.nodes,
         }
@@ -155,6 +156,10 @@ class _Session:
     async def describe(self, connection: Connection, params: Params) -> Any:
         partition = params.get("partition")
         return await description.describe(None if partition is None else str(partition))
+
+    async def calendar(self, connection: Connection, params: Params) -> Any:
+        partition = params.get("partition")
+        return await calendar.read(self._queue, None if partition is None else str(partition))
 
     async def nodes(self, connection: Connection, params: Params) -> Any:
         """Returns the nodes of a run's current or last start by slot, or {} before the first start."""

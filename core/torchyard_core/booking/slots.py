@@ -37,7 +37,7 @@ def format_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
     for host, of_host in groupby(there, key=lambda slot: slot.host):
         numbers = []
         for slot in of_host:
-            if slot.index is None:
+            if slot.index is None or slot.node:
                 parts.append(slot.name)
             else:
                 numbers.append(slot.index)
@@ -78,6 +78,8 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
         return of_host
     if which == "cpu":
         found = [slot for slot in of_host if slot.is_cpu]
+    elif any(slot.node for slot in of_host):
+        found = [slot for slot in of_host if slot.node == which]
     elif match := re.fullmatch(r"(\d+)(?:-(\d+))?", which):
         first, last = int(match[1]), int(match[2] or match[1])
         found = [slot for slot in of_host if slot.index is not None and first <= slot.index <= last]

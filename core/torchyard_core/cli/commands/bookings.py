@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,6 +69,9 @@ def list_bookings(
     gpus: Annotated[str, typer.Option(help="Only those of these GPUs: gpu-b:0-3.")] = "",
     title: Annotated[str, typer.Option(help="Only those with this in their title.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Include those that were released or cancelled.")] = False,
+    on: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="Also the running jobs and reservations of this cluster.")
+    ] = None,
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
@@ -83,6 +87,8 @@ def list_bookings(
     asked = _asked(since, until, where)
     owner = calendar.person if mine else person
     view = calendar.view_of(owner, asked.start, asked.end)
+    if on is not None:
+        view = _with_cluster(chosen, view, on, owner, asked)
     wanted = {slot.id for slot in parse_slots(gpus, view.slots)} if gpus else set()
     found = [
         one
@@ -100,6 +106,21 @@ def list_bookings(
         raise typer.Exit(3)
     if calendar.is_private and not as_json:
         remark("This calendar is only on this computer. `torchyard bookings setup-team --help` shares one.")
+
+
+def _with_cluster(chosen: CommandContext, view: View, name: str, owner: str | None, asked: Interval) -> View:
+    """Returns the view with the jobs and reservations of a cluster in an interval, of one owner or of all."""
+    from torchyard_core.engines.registry import read_cluster_calendar
+
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        found = read_cluster_calendar(fleet, name, install=True)
+    there = [
+        one
+        for one in found.bookings
+        if one.start < asked.end and asked.start < one.until and owner in (None, one.owner)
+    ]
+    bookings = sorted((*view.bookings, *there), key=lambda one: one.start)
+    return replace(view, bookings=tuple(bookings), slots=(*view.slots, *found.slots))
 
 
 def _asked(since: str, until: str, zone: str) -> Interval:

@@ -12,7 +12,13 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription, never_starts
 from torchyard_core.engines.slurm.script import FOLDER, SUBMISSION, job_script, survives_node_loss
-from torchyard_core.engines.slurm.slots import Component, components_of, renumbered, without_placeholders
+from torchyard_core.engines.slurm.slots import (
+    Component,
+    components_of,
+    renumbered,
+    with_gpu_types,
+    without_placeholders,
+)
 from torchyard_core.errors import AgentRefused, RunFailed
 from torchyard_core.formatting import counted
 from torchyard_core.launch.calendar_port import Reservation
@@ -118,7 +124,7 @@ class SlurmLaunch(Launch):
         return replace(record, state="waiting")
 
     def _planned(self, planned: Plan) -> list[dict[str, Any]]:
-        return without_placeholders(planned_replicas(planned))
+        return with_gpu_types(without_placeholders(planned_replicas(planned)), planned)
 
     @property
     def _cluster(self) -> ClusterHosts:

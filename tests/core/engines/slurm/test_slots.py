@@ -6,17 +6,12 @@ from typing import Any
 
 import yaml
 
+from tests.core.engines.slurm.samples import CLUSTER, SHAPES
 from torchyard_core.engines.slurm.script import job_script
 from torchyard_core.engines.slurm.slots import components_of, on_slots, renumbered, slots_of
-from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.file import topology_from_text
 
-CLUSTER = Cluster.model_validate({"name": "hpc", "kind": "slurm", "partition": "gpu", "time_limit": "04:00:00"})
-SHAPES: list[dict[str, Any]] = [
-    {"count": 4, "cpus": 32, "memory_mb": 256000, "gpus": {"a100": 4}, "states": {"idle": 3, "down": 1}},
-    {"count": 10, "cpus": 64, "memory_mb": 512000, "gpus": {}, "states": {"idle": 10}},
-]
 PROGRAM = {"script": "train.py"}
 
 
