@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any
 
 from tests.core.engines.slurm.samples import ANSWER
@@ -11,7 +12,9 @@ from tests.gui.runs import fake_hosts
 from tools.live_run import RUNS_FOR_S
 from tools.sample_fleet import let_hosts_answer
 
+from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar
 from torchyard_core.engines.slurm.description import ClusterDescription
+from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.formatting import utc_timestamp
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import Topology
@@ -87,3 +90,26 @@ def begin_waiting_run(wiring: WindowConnections) -> fake_hosts.Acting:
 def _on_slots() -> Topology:
     pools = tuple(pool.replace("hosts: [hpc]", f"hosts: [{', '.join(NODES)}]") for pool in POOLS)
     return _named(topology(*pools, strategy="{kind: sandblaster}"))
+
+
+def sample_lanes(now: datetime) -> ClusterCalendar:
+    """Returns eight nodes with running jobs and a reservation."""
+    at, hour = now.timestamp(), 3600
+    names = [f"gpu{number:03}" for number in range(17, 25)]
+    jobs = [
+        ("4711", "torchyard-20261121-101500-5b2d", "kim", -20, 28, names[:3]),
+        ("4698", "bert", "lee", -30, 6, names[3:4]),
+        ("4705_3", "sweep", "lee", -2, 22, names[4:6]),
+    ]
+    answer = {
+        "as_of": at,
+        "nodes": [{"name": name, "gpus": {"a100": 8}, "cpus": 128} for name in names],
+        "reservations": [
+            {"name": "maintenance", "start": at + 40 * hour, "end": at + 52 * hour, "nodes": names, "users": ["root"]}
+        ],
+        "jobs": [
+            {"id": job, "name": name, "user": user, "start": at + start * hour, "end": at + end * hour, "nodes": nodes}
+            for job, name, user, start, end, nodes in jobs
+        ],
+    }
+    return ClusterCalendar.from_answer(Cluster(name="hpc", kind="slurm"), answer)

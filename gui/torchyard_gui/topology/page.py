@@ -151,7 +151,7 @@ class TopologyPage(QWidget):
 
     def page_actions(self) -> list[QAction]:
         of_files = [*self.files.actions(), *self.foreign.actions()]
-        return [*of_files, *self.edits.actions(), *self._view_actions, self.when_action, self.launch_action]
+        return [*of_files, *self.edits.actions(), *self._view_actions, *self._run_actions]
 
     def more_actions(self) -> list[QAction]:
         return self.edits.add_presets
@@ -313,7 +313,13 @@ class TopologyPage(QWidget):
         )
         tip = self.tr("Set the time for which free GPUs are counted")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
+        tip = self.tr("Choose the hosts of the fleet, or a Slurm cluster, for runs")
+        self.where_action = action(
+            self, "run", self.tr("Where …"), lambda: self.bar.where.open(), "Ctrl+Shift+L", "fleet", tip
+        )
+        self.where_action.setVisible(bool(self.place.clusters))
         self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Enter", "play")
+        self._run_actions = [self.when_action, self.where_action, self.launch_action]
         self._name_launch()
         self.addActions(self.page_actions())
 
@@ -414,6 +420,7 @@ class TopologyPage(QWidget):
 
     def _place_changed(self) -> None:
         """Updates the page after a change of the place, or of what is known about its cluster."""
+        self.where_action.setVisible(bool(self.place.clusters))
         cluster = self.editor.cluster
         description = self.place.status(cluster).description if cluster is not None else None
         if (cluster, description) != self._planned_for:

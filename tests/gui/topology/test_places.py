@@ -143,9 +143,11 @@ def test_a_cluster_that_does_not_answer_is_reported_and_asked_again(
 def test_a_fleet_without_clusters_has_no_control(make_driver: MakeDriver, place: PlanningPlace) -> None:
     without = make_driver()
     assert without.page.bar.where.isHidden()
+    assert not without.page.where_action.isVisible()
     driver = make_driver(place=place)
     bar = driver.page.bar
     assert not bar.where.isHidden()
+    assert driver.page.where_action.isVisible()
     assert place._fleet is not None
     place._fleet.fleet_file.write_text(FLEET.replace("hpc", "other"))
     place._fleet.refresh()

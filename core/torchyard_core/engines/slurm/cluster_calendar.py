@@ -10,6 +10,7 @@ from typing import Any
 from torchyard_core.booking.model import NODE_PREFIX, Booking, Slot, State
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.formatting import counted
 
 READ_TIMEOUT_S = 90.0
 """Timeout in seconds of a request, which may wait for the next permitted call of `squeue`."""
@@ -61,7 +62,7 @@ def node_id(cluster: str, node: str) -> str:
 def _shape(node: Mapping[str, Any]) -> str:
     """Returns the GPUs of a node, such as `4 × a100`, or its CPUs."""
     gpus = [f"{count} × {kind or 'GPU'}" for kind, count in node["gpus"].items()]
-    return ", ".join(gpus) or f"{node['cpus']} CPUs"
+    return ", ".join(gpus) or counted(int(node["cpus"]), "CPU")
 
 
 def _occupied(
