@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from tests.core.engines.slurm.samples import ANSWER
@@ -12,6 +12,8 @@ from tests.gui.runs import fake_hosts
 from tools.live_run import RUNS_FOR_S
 from tools.sample_fleet import let_hosts_answer
 
+from torchyard_core.booking.model import Draft
+from torchyard_core.booking.store import BookingStore
 from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar
 from torchyard_core.engines.slurm.description import ClusterDescription
 from torchyard_core.fleet.cluster import Cluster
@@ -113,3 +115,12 @@ def sample_lanes(now: datetime) -> ClusterCalendar:
         ],
     }
     return ClusterCalendar.from_answer(Cluster(name="hpc", kind="slurm"), answer)
+
+
+def book_nodes(store: BookingStore, now: datetime) -> None:
+    """Books two nodes for this user, for which Slurm has no reservation."""
+    slots = sample_lanes(now).slots
+    store.remember_slots(slots)
+    start = now + timedelta(hours=3)
+    nodes = tuple(slot.id for slot in slots[-2:])
+    store.book(Draft("fine-tuning", nodes, start, start + timedelta(hours=30), "UTC"))

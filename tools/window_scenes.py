@@ -22,7 +22,14 @@ from tests.core.advisor.samples import profile
 from tools.launch_phases import FINGERPRINT, phases
 from tools.live_run import RUNS_FOR_S, begin_live_run, feed_run, log_opener
 from tools.sample_bookings import Sample, at
-from tools.sample_cluster import add_cluster, begin_waiting_run, cluster_design, let_cluster_answer, sample_lanes
+from tools.sample_cluster import (
+    add_cluster,
+    begin_waiting_run,
+    book_nodes,
+    cluster_design,
+    let_cluster_answer,
+    sample_lanes,
+)
 from tools.sample_fleet import FAILED_RUN, FLEETS, let_hosts_answer, write_sample
 from tools.sample_sweep import LIVE, LONG_PARAMETERS, PARAMETERS, note_sweeps, show_sample_sweeps
 from tools.strategy_designs import SERVED, STEP, design_of
@@ -182,8 +189,10 @@ def _bookings(camera: Camera, state: str) -> None:
             page.drawers.close()
             page.fold_all()
             page.clusters.calendars["hpc"] = sample_lanes(page.model.now)
-            page.clusters.changed.emit()
-            settle()
+            book_nodes(page.model.store(), page.model.now)
+            page.model.reload()
+            _wait_until(lambda: any("hpc" in note for note in page.surface.picture.notes.values()))
+            page.surface.verticalScrollBar().setValue(page.surface.verticalScrollBar().maximum())
             camera.take(window, "bookings-cluster")
             page.surface.select("slurm:hpc/job 4711")
             camera.take(window, "bookings-cluster-job")

@@ -69,6 +69,9 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
     if not colon:
         host, which = word, "*"
     of_host = [slot for slot in slots if slot.host == host]
+    if any(slot.node and slot.name == host for slot in slots):
+        why = f"Slurm reserves whole nodes, so `{word}` cannot be booked"
+        raise Refused(why, code="part_of_node", hint=f"Book the whole node: {host}.")
     if not of_host:
         known = {slot.host for slot in slots}
         near = did_you_mean(host, known)

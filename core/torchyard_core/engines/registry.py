@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchyard_core.background_thread import in_background
+from torchyard_core.booking.model import NODE_PREFIX, Slot
 from torchyard_core.engines.engine import Engine
-from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar
+from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar, node_slots
 from torchyard_core.engines.slurm.cluster_check import ClusterCheck
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
+from torchyard_core.engines.slurm.description import ClusterDescription
 from torchyard_core.engines.slurm.engine import SlurmEngine
 from torchyard_core.engines.slurm.launch import SlurmLaunch
+from torchyard_core.engines.slurm.reservation_mirror import Mirrored, ReservationMirror
 from torchyard_core.engines.ssh import SshEngine
 from torchyard_core.errors import UsageError
 from torchyard_core.fleet.cluster import Cluster, moved_to_cluster
@@ -22,6 +27,9 @@ from torchyard_core.fleet.inventory import Host
 from torchyard_core.problems import did_you_mean
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
 
 
 def open_fleet(
@@ -77,6 +85,26 @@ def read_cluster_calendar(fleet: Fleet, name: str, *, install: bool = False) -> 
     Raises UsageError for an unknown cluster, and HostError or AgentRefused if it does not answer.
     """
     return ClusterCalendar.read(_cluster_named(fleet, name), install=install)
+
+
+def clusters_with_nodes(fleet: Fleet, gpus: Iterable[str]) -> list[str]:
+    """Returns the clusters of the fleet whose nodes are among slots, given by ID or by a name such as `hpc:n1`."""
+    words = [word.removeprefix(NODE_PREFIX) for text in gpus for word in re.split(r"[,\s]+", text)]
+    names = {re.split("[:/]", word)[0] for word in words}
+    return [other.cluster.name for other in _clusters(fleet) if other.cluster.name in names]
+
+
+def read_node_slots(fleet: Fleet, name: str) -> tuple[Slot, ...]:
+    """Logs in to a cluster and returns its nodes as slots of the calendar. Raises HostError or AgentRefused."""
+    hosts = _cluster_named(fleet, name)
+    description = ClusterDescription.read(hosts.login(), hosts.cluster)
+    nodes = [{**shape, "name": node} for shape in description.shapes for node in shape["names"]]
+    return node_slots(hosts.cluster, nodes)
+
+
+def mirror_reservations(fleet: Fleet, name: str, store: BookingStore, folder: Path) -> Mirrored:
+    """Mirrors the user's bookings of a cluster's nodes once. Raises HostError, AgentRefused or errors of the store."""
+    return ReservationMirror(_cluster_named(fleet, name), store, folder).run(install=True)
 
 
 def submitted_script(source: TopologyFile, place: str, fleet: Fleet) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -54,7 +55,7 @@ class BookingsPage(QWidget):
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
         self.model = model
-        self.clusters = ClusterLanes(model.fleet, self)
+        self.clusters = ClusterLanes(model, self)
         self.title = self.tr("Bookings")
         self.icon_name = "calendar"
         self.acts = BookingActions(self)
@@ -129,13 +130,13 @@ class BookingsPage(QWidget):
     def close_page(self) -> None:
         """Stops the timers and closes the open dialog; called when the window closes."""
         self._clock.stop()
-        self.clusters.watch(False)
+        self.clusters.close()
         self.dialogs.close()
 
     def book(self) -> None:
         """Opens the booking dialog. If the keyboard cursor is on free time, its GPUs and times are filled in."""
         cursor = self.surface.cursor_
-        if cursor is not None and any(map(is_of_cluster, self.surface.gpus_of(cursor))):
+        if cursor is not None and not self._are_bookable(self.surface.gpus_of(cursor)):
             self.notifications.show_refusal(self._of_slurm())
         elif cursor is not None and self.surface.block_of(cursor) is None:
             self.dialogs.book_at(self.surface.gpus_of(cursor), cursor.start, cursor.end)
@@ -272,6 +273,7 @@ class BookingsPage(QWidget):
 
     def model_changed(self) -> None:
         seen = self.model.seen
+        self.clusters.bookings_changed()
         if not self._has_folded and seen.slots:
             self._has_folded = True
             mine = {gpu for one in seen.bookings if one.owner == seen.person and one.is_live for gpu in one.gpus}
@@ -322,6 +324,7 @@ class BookingsPage(QWidget):
         picture = self._pictures.of(drawn, now, frozenset(self.folded or ()), self.bar.filter, states, cores, used)
         away = "" if seen.is_live or not self.model.has_loaded else labels.unavailable_text(seen, now)
         self._known = LoadedCalendar(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
+        picture = replace(picture, notes={**picture.notes, **self.clusters.notes(seen)})
         self.surface.set_picture(picture)
         axis = self.surface.axis
         if self.is_agenda:
@@ -365,21 +368,28 @@ class BookingsPage(QWidget):
         )
         cursor = self.surface.cursor_
         gpus = booking.gpus if booking is not None else self.surface.gpus_of(cursor) if cursor is not None else ()
-        self.acts.copy.setEnabled(bool(gpus) and not any(map(is_of_cluster, gpus)))
+        self.acts.copy.setEnabled(bool(gpus) and self._are_bookable(gpus))
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
         """Returns why a change would be refused according to the loaded calendar, or "" if it would be accepted."""
         if self._known is None:
             return ""
-        if any(map(is_of_cluster, gpus)):
+        if not self._are_bookable(gpus):
             return self._of_slurm()
         title = of.title if of is not None else self.commands.title
         draft = Draft(title, tuple(gpus), utc(start), utc(end), of.zone if of is not None else self.model.seen.zone)
         found = find_loaded_refusal(self._known, draft, of)
         return labels.error_text(found) if found is not None else ""
 
+    def _are_bookable(self, gpus: Sequence[str]) -> bool:
+        """Returns whether none of the GPUs is a node that is not in the calendar yet."""
+        known = {slot.id for slot in self.model.seen.slots}
+        return all(gpu in known or not is_of_cluster(gpu) for gpu in gpus)
+
     def _of_slurm(self) -> str:
-        return self.tr("Slurm allocates the nodes of a cluster. They cannot be booked here.")
+        return self.tr(
+            "Slurm allocates these nodes. The command torchyard book adds nodes of a cluster to the calendar."
+        )
 
     def show_fit(self, fit: Fit, number: int) -> None:
         """Marks the selected slot in the calendar, and scrolls to it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from PySide6.QtCore import QTimer
 
 from tests.core.engines.slurm.samples import CLUSTER
 from tests.gui.bookings.conftest import NOW, Desk
+from torchyard_core.booking.model import Draft
 from torchyard_core.engines import registry
 from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar
 from torchyard_core.errors import Unreachable
@@ -64,7 +66,7 @@ def test_a_job_is_a_read_only_block_on_the_lanes_of_its_nodes(
     assert page.details.gpus.text() == "hpc:n1, hpc:n2 · 2 h"
     assert page.details.who.text() == "lee"
     assert page.refuse(["slurm:hpc/n1"], NOW.timestamp(), NOW.timestamp() + HOUR, None) == (
-        "Slurm allocates the nodes of a cluster. They cannot be booked here."
+        "Slurm allocates these nodes. The command torchyard book adds nodes of a cluster to the calendar."
     )
     assert desk.store.bookings(NOW, NOW.replace(year=2032)) == ()
 
@@ -120,3 +122,37 @@ def test_a_cluster_that_leaves_the_fleet_file_has_no_lanes(
     desk.fleet.fleet_file.write_text("version: 1\nhosts: []\n")
     desk.fleet.refresh()
     desk.wait_until(lambda: nodes(desk) == [])
+
+
+def test_a_booking_of_a_node_is_mirrored_and_marked_until_slurm_has_a_reservation(
+    desk: Desk, answers: list[Callable[[], ClusterCalendar]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored: list[str] = []
+    monkeypatch.setattr(registry, "mirror_reservations", lambda fleet, name, store, folder: mirrored.append(name))
+    desk.store.remember_slots(answer().slots[:1])
+    start = NOW + timedelta(hours=2)
+    made = desk.store.book(Draft("mine", ("slurm:hpc/n1",), start, start + timedelta(hours=1), "UTC"))
+    answers[:] = [lambda: answer(jobs=[])]
+    desk.open()
+    desk.wait_until(lambda: desk.shown("mine") and mirrored)
+    page = desk.page
+    desk.wait_until(lambda: page.surface.picture.notes.get(made.id) == "not exclusive: hpc has no reservation")
+    assert nodes(desk) == ["n1", "n2"]
+    assert page.bar.free.text() == "Free now: 8 of 8 GPUs"
+    page.surface.select(made.id)
+    assert page.acts.edit.isEnabled()
+    reservation = {"start": start.timestamp(), "end": start.timestamp() + HOUR, "nodes": ["n1"], "users": ["kim"]}
+    named = {**reservation, "name": f"torchyard_{made.id}", "state": "INACTIVE"}
+    answers[:] = [lambda: answer(jobs=[], reservations=[named])]
+    page.clusters.read()
+    desk.wait_until(lambda: made.id not in page.surface.picture.notes)
+    assert [block.booking.title for block in page.surface.picture.blocks] == ["mine"]
+    page.hide()
+    clock = page.clusters.findChild(QTimer)
+    assert clock is not None
+    assert clock.isActive()  # Bookings of nodes are mirrored while the page is hidden, too.
+    desk.store.release(made.id)
+    page.show()
+    desk.wait_until(lambda: not desk.shown("mine"))
+    page.hide()
+    assert not clock.isActive()

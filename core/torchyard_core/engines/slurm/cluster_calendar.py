@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from torchyard_core.booking.model import NODE_PREFIX, Booking, Slot, State
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
+from torchyard_core.engines.slurm.script import RESERVATION
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.formatting import counted
 
@@ -28,6 +29,15 @@ class ClusterCalendar:
     """The reservations and the running jobs in the form of bookings. `is_of_cluster` is true for their IDs."""
     as_of: datetime
 
+    def without(self, mirrored: Collection[str]) -> tuple[Booking, ...]:
+        """Returns the jobs and reservations, except for reservations that mirror the bookings with these IDs."""
+        prefix = f"{NODE_PREFIX}{self.cluster}/reservation {RESERVATION}"
+        return tuple(one for one in self.bookings if one.id.removeprefix(prefix) not in mirrored)
+
+    def has_reservation(self, booking_id: str) -> bool:
+        """Returns whether Slurm has a reservation for a booking."""
+        return any(one.id.endswith(f"/reservation {RESERVATION}{booking_id}") for one in self.bookings)
+
     @classmethod
     def read(cls, hosts: ClusterHosts, *, install: bool = False) -> ClusterCalendar:
         """Requests the calendar from the login node. Raises HostError or AgentRefused."""
@@ -38,10 +48,7 @@ class ClusterCalendar:
     @classmethod
     def from_answer(cls, cluster: Cluster, answer: Mapping[str, Any]) -> ClusterCalendar:
         """Returns the calendar from the agent's answer to `cluster.calendar`."""
-        slots = tuple(
-            Slot(node_id(cluster.name, str(node["name"])), cluster.name, index, _shape(node))
-            for index, node in enumerate(answer["nodes"])
-        )
+        slots = node_slots(cluster, answer["nodes"])
         known = {slot.node: slot.id for slot in slots}
         found = []
         for job in answer["jobs"]:
@@ -57,6 +64,12 @@ class ClusterCalendar:
 def node_id(cluster: str, node: str) -> str:
     """Returns the ID of the lane of a node."""
     return f"{NODE_PREFIX}{cluster}/{node}"
+
+
+def node_slots(cluster: Cluster, nodes: Sequence[Mapping[str, Any]]) -> tuple[Slot, ...]:
+    """Returns the lanes of nodes, given by their name, GPUs by type, and number of CPUs."""
+    names = ((index, str(node["name"]), _shape(node)) for index, node in enumerate(nodes))
+    return tuple(Slot(node_id(cluster.name, name), cluster.name, index, shape) for index, name, shape in names)
 
 
 def _shape(node: Mapping[str, Any]) -> str:

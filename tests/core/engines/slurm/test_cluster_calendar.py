@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from tests.core.engines.slurm.samples import CLUSTER
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import is_of_cluster
 from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.engines.slurm.cluster_calendar import NO_LIMIT, ClusterCalendar
@@ -53,3 +56,18 @@ def test_jobs_and_reservations_are_shown_like_bookings_with_their_ends() -> None
     assert unlimited.duration == NO_LIMIT
     assert "without a time limit" in unlimited.purpose
     assert all(is_of_cluster(one.id) for one in found.bookings)
+
+
+def test_a_part_of_a_node_cannot_be_booked() -> None:
+    slots = ClusterCalendar.from_answer(CLUSTER, ANSWER).slots
+    with pytest.raises(Refused, match="Slurm reserves whole nodes, so `hpc:n1:0` cannot be booked"):
+        parse_slots("hpc:n1:0", slots)
+
+
+def test_reservations_that_mirror_known_bookings_are_not_shown_twice() -> None:
+    own = {**ANSWER["reservations"][0], "name": "torchyard_b1"}
+    found = ClusterCalendar.from_answer(CLUSTER, {**ANSWER, "reservations": [own]})
+    assert found.has_reservation("b1")
+    assert not found.has_reservation("b2")
+    assert [one.title for one in found.without({"b1"})] == ["job 7 (train)", "job 8"]
+    assert len(found.without({"b2"})) == 3
