@@ -20,8 +20,16 @@ from PySide6.QtGui import QCursor
 from PySide6.QtWidgets import QApplication, QWidget
 from tests.core.advisor.samples import profile
 from tools.launch_phases import FINGERPRINT, phases
-from tools.live_run import begin_live_run, feed_run, log_opener
+from tools.live_run import RUNS_FOR_S, begin_live_run, feed_run, log_opener
 from tools.sample_bookings import Sample, at
+from tools.sample_cluster import (
+    add_cluster,
+    begin_waiting_run,
+    book_nodes,
+    cluster_design,
+    let_cluster_answer,
+    sample_lanes,
+)
 from tools.sample_fleet import FAILED_RUN, FLEETS, let_hosts_answer, write_sample
 from tools.sample_sweep import LIVE, LONG_PARAMETERS, PARAMETERS, note_sweeps, show_sample_sweeps
 from tools.strategy_designs import SERVED, STEP, design_of
@@ -48,7 +56,7 @@ if TYPE_CHECKING:
     from torchyard_gui.topology.page import TopologyPage
 
 PAGES = ("topology", "fleet", "runs")
-PARTS = (*PAGES, "bookings", "sweeps", "strategies", "live", "launch", "dialogs")
+PARTS = (*PAGES, "bookings", "sweeps", "strategies", "live", "launch", "cluster", "dialogs")
 STATES = tuple(FLEETS)
 SETTLE_MS = 400
 FOLLOWED_WITHIN_MS = 1200
@@ -92,6 +100,9 @@ def show_scenes(camera: Camera, parts: Sequence[str] = PARTS, states: Sequence[s
         if "live" in parts and state in ("one", "eight"):
             with _window(state) as window:
                 _live(window, camera, state)
+        if "cluster" in parts and state == "eight":
+            with _window(state, add_cluster) as window:
+                _cluster(window, camera)
         if "dialogs" in parts and state in ("eight", "long"):
             _dialogs(camera, state)
 
@@ -114,6 +125,30 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
     dialog = page.findChildren(AddWorkersDialog)[-1]
     camera.take(window, f"dialog-{state}-add-workers", over=dialog)
     dialog.close()
+
+
+def _cluster(window: MainWindow, camera: Camera) -> None:
+    """Shows the Topology page with a Slurm cluster as the place, and a run that waits in the queue and then runs."""
+    wiring = _wiring(window)
+    page = _topology(window)
+    page.files.begin(cluster_design())
+    wiring.place.choose("hpc")
+    page.view.fit()
+    camera.take(window, "cluster-unchecked")
+    let_cluster_answer(wiring)
+    page.view.fit()
+    camera.take(window, "cluster-topology")
+    menu = page.bar.where.open()
+    camera.take(window, "cluster-menu", over=menu)
+    menu.close()
+    acting = begin_waiting_run(wiring)
+    runs = _runs(window)
+    runs.show_run(acting.run_id)
+    settle(FOLLOWED_WITHIN_MS)
+    camera.take(window, "cluster-run-waiting")
+    acting.start(RUNS_FOR_S - 60)
+    settle(FOLLOWED_WITHIN_MS)
+    camera.take(window, "cluster-run")
 
 
 @contextmanager
@@ -150,6 +185,20 @@ def _bookings(camera: Camera, state: str) -> None:
             settle()
             camera.take(window, f"bookings-{state}-{view}")
         if state == "eight":
+            page.bar.views.set_value("week")
+            page.drawers.close()
+            page.fold_all()
+            page.clusters.calendars["hpc"] = sample_lanes(page.model.now)
+            book_nodes(page.model.store(), page.model.now)
+            page.model.reload()
+            _wait_until(lambda: any("hpc" in note for note in page.surface.picture.notes.values()))
+            page.surface.verticalScrollBar().setValue(page.surface.verticalScrollBar().maximum())
+            camera.take(window, "bookings-cluster")
+            page.surface.select("slurm:hpc/job 4711")
+            camera.take(window, "bookings-cluster-job")
+            page.surface.select("")
+            del page.clusters.calendars["hpc"]
+            page.refresh()
             _when(window, camera)
 
 

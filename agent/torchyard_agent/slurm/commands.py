@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 TIMEOUT_S = 60.0
+MOST_NODES = 100_000
+"""Maximum number of nodes in a range of a node list."""
 _INHERITED = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
 
@@ -106,6 +108,29 @@ def duration(text: str) -> float | None:
     if match[1] is not None or match[4] is not None:
         return float(((days * 24 + first) * 60 + second) * 60 + third)
     return float(first * 60 + second)
+
+
+def hostlist(text: str) -> list[str]:
+    """Expands Slurm's notation of several nodes: `gpu[1-3,07-08],login` to gpu1, gpu2, gpu3, gpu07, gpu08, login.
+
+    Returns [] for `(null)`, which stands for no node.
+    """
+    names: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text.strip()):
+        expanded = [""]
+        for plain, ranges in re.findall(r"([^\[]+)|\[([^\]]*)\]", part):
+            endings = [plain] if plain else [number for one in ranges.split(",") for number in _numbers(one)]
+            expanded = [name + ending for name in expanded for ending in endings]
+        names += expanded
+    return [] if names == ["(null)"] else names
+
+
+def _numbers(text: str) -> list[str]:
+    """Expands a range such as `07-10`. Numbers keep their leading zeros."""
+    first, dash, last = text.partition("-")
+    if not dash or not first.isdigit() or not last.isdigit():
+        return [text]
+    return [str(number).zfill(len(first)) for number in range(int(first), min(int(last), int(first) + MOST_NODES) + 1)]
 
 
 def gres(text: str) -> dict[str, int]:

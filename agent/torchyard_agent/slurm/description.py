@@ -48,7 +48,7 @@ async def describe(partition: str | None, runs_dir: str) -> dict[str, Any]:
         "version": (re.search(r"\d+\.\d+(\.\d+)?", version) or [""])[0],
         "cluster": settings.get("ClusterName", ""),
         "partitions": [_partition(one) for one in found],
-        "nodes": group(nodes, _chosen(found, partition)),
+        "nodes": group(nodes, chosen_partition(found, partition)),
         "settings": {
             "KillWait": commands.duration(settings.get("KillWait", "")),
             "SlurmdTimeout": commands.duration(settings.get("SlurmdTimeout", "")),
@@ -83,7 +83,7 @@ def _version(text: str) -> tuple[int, ...]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _chosen(partitions: list[dict[str, str]], wanted: str | None) -> str | None:
+def chosen_partition(partitions: list[dict[str, str]], wanted: str | None) -> str | None:
     """Returns the name of the partition for runs. Raises RpcError if the cluster has no such partition."""
     names = [one.get("PartitionName", "") for one in partitions]
     if wanted is None:

@@ -12,7 +12,7 @@ import getpass
 import os
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.slurm import commands, job_folder
@@ -79,11 +79,21 @@ class Job(NamedTuple):
         return text
 
 
+EVERYONE = ("UserName", "EndTime")
+"""Columns in addition to COLUMNS. The calendar needs them, which shows the jobs of all users."""
+WANTED_S = 150.0
+"""Time in seconds for which queries cover the jobs of all users after a calendar was requested."""
+
+
 class JobQueue:
     """The queue as of the last answer of `squeue`."""
 
     def __init__(self, folder: str):
         self._file = os.path.join(folder, "queue.json")
+        self._wanted = os.path.join(folder, "calendar-wanted")
+        self.everyone_as_of = 0.0
+        """The time of the last answer with the jobs of all users, or 0 before the first one."""
+        self._everyone: list[list[str]] = []
         self._lock = asyncio.Lock()
         self._failures = 0
         self._tried = float("-inf")
@@ -110,24 +120,58 @@ class JobQueue:
         """Returns the job of a run, or None if it was not in the queue at `as_of`."""
         return self._jobs.get(run_id)
 
+    async def everyone(self) -> list[list[str]]:
+        """Returns the jobs of all users as far as the cluster shows them: ID, name, state, start, nodes, user and end.
+
+        Until the next query, the answer is that of the last one. Raises RpcError if there is no answer.
+        """
+        with open(self._wanted, "w"):
+            os.utime(self._wanted)
+        deadline = time.monotonic() + EVERY_S + 5.0
+        await self.refresh()
+        while time.time() - self.everyone_as_of > WANTED_S and time.monotonic() < deadline:
+            await asyncio.sleep(0.5)  # The last query covered only the jobs of this user.
+            await self.refresh()
+        if time.time() - self.everyone_as_of > WANTED_S:
+            raise RpcError("squeue does not answer", "slurm_timeout")
+        return self._everyone
+
     async def _ask(self) -> None:
-        form = ",".join(f"{name}:|" for name in COLUMNS)
+        form = ",".join(f"{name}:|" for name in (*COLUMNS, *EVERYONE))
+        everyone = self._is_calendar_wanted()
+        user = getpass.getuser()
         try:
-            text = await commands.output(["squeue", "-h", "-u", getpass.getuser(), "-O", form])
+            text = await commands.output(["squeue", "-h", *([] if everyone else ["-u", user]), "-O", form])
         except RpcError:
             self._failures += 1
             return
         self._failures = 0
         asked = time.time()
-        found = [row for row in commands.table(text, len(COLUMNS)) if row[1].startswith(job_folder.NAME_PREFIX)]
-        job_folder.write(os.path.dirname(self._file), os.path.basename(self._file), {"as_of": asked, "jobs": found})
+        rows = commands.table(text, len(COLUMNS) + len(EVERYONE))
+        found = [row[:6] for row in rows if row[6] == user and row[1].startswith(job_folder.NAME_PREFIX)]
+        kept = {"as_of": asked, "jobs": found}
+        if everyone:
+            kept["everyone"] = [[*row[:3], *row[4:]] for row in rows]
+        job_folder.write(os.path.dirname(self._file), os.path.basename(self._file), kept)
         self._use(asked, found)
+        self._use_everyone(kept)
+
+    def _is_calendar_wanted(self) -> bool:
+        try:
+            return time.time() - os.stat(self._wanted).st_mtime < WANTED_S
+        except OSError:
+            return False
+
+    def _use_everyone(self, kept: dict[str, Any]) -> None:
+        if isinstance(kept.get("everyone"), list):
+            self.everyone_as_of, self._everyone = float(kept["as_of"]), kept["everyone"]
 
     def _read(self) -> None:
         kept = job_folder.read(os.path.dirname(self._file), os.path.basename(self._file))
         with contextlib.suppress(KeyError, TypeError, ValueError):
             if float(kept["as_of"]) > self.as_of:
                 self._use(float(kept["as_of"]), kept["jobs"])
+                self._use_everyone(kept)
 
     def _use(self, as_of: float, rows: list[list[str]]) -> None:
         self.as_of = as_of

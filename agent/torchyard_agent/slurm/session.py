@@ -26,7 +26,7 @@ from torchyard_agent.protocol import PROTOCOL, paths
 from torchyard_agent.protocol.attribution import attribution_entry
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
-from torchyard_agent.slurm import commands, description, job_folder, job_queue
+from torchyard_agent.slurm import calendar, commands, description, job_folder, job_queue, reservations
 from torchyard_agent.slurm.cluster_runs import ClusterRuns, ClusterTelemetry
 from torchyard_agent.slurm.job_queue import JobQueue
 from torchyard_agent.ssh_bridge import relay
@@ -100,6 +100,10 @@ class _Session:
         own = {
             "hello": self.hello,
             "cluster.describe": self.describe,
+            "cluster.calendar": self.calendar,
+            "reservations.read": self.reservations,
+            "reservations.reserve": self.reserve,
+            "reservations.release": self.release,
             "run.submit": self.submit,
             "run.nodes": self.nodes,
         }
@@ -156,6 +160,22 @@ class _Session:
         partition = params.get("partition")
         runs_dir = paths.runs_dir(self._agent_dir, self._primary)
         return await description.describe(None if partition is None else str(partition), runs_dir)
+
+    async def calendar(self, connection: Connection, params: Params) -> Any:
+        partition = params.get("partition")
+        return await calendar.read(self._queue, None if partition is None else str(partition))
+
+    async def reservations(self, connection: Connection, params: Params) -> Any:
+        return await reservations.read()
+
+    async def reserve(self, connection: Connection, params: Params) -> Any:
+        nodes = [str(node) for node in params["nodes"]]
+        await reservations.reserve(str(params["booking_id"]), nodes, float(params["start"]), float(params["end"]))
+        return {}
+
+    async def release(self, connection: Connection, params: Params) -> Any:
+        await reservations.release(str(params["booking_id"]))
+        return {}
 
     async def nodes(self, connection: Connection, params: Params) -> Any:
         """Returns the nodes of a run's current or last start by slot, or {} before the first start."""

@@ -210,6 +210,7 @@ class LaunchRun(LaunchUseCase):
         callbacks: LaunchCallbacks | None = None,
         *,
         name: str = "",
+        on: str | None = None,
         booking: BookingOptions | None = None,
         arguments: Sequence[str] = (),
     ):
@@ -217,20 +218,27 @@ class LaunchRun(LaunchUseCase):
 
         Args:
             name: The run's name. Defaults to the topology's name.
+            on: The cluster of the fleet on which the whole run takes place. By default, the topology names its hosts.
             arguments: Arguments of `torchyard run` that repeat the launch, used in hints. Defaults to the file.
         """
         super().__init__(desktop, callbacks, booking)
         self.problems: tuple[Problem, ...] = ()
         """Problems of the topology, which `prepare` sets: only warnings unless it has raised InvalidTopology."""
         self._source = source
+        self._on = on
         self._name = name
         self._arguments = arguments
 
     def prepare(self) -> None:
         """Checks the topology.
 
-        Raises InvalidTopology, RunFailed for a secret without a value, and HostError if a cluster does not answer.
+        Raises InvalidTopology, RunFailed for a secret without a value, UsageError for an unknown cluster, and HostError
+        if a cluster does not answer.
         """
+        if self._on is not None:
+            from torchyard_core.engines.registry import on_place  # This import loads paramiko, which takes 0.25 s.
+
+            self._source = on_place(self._source, self._on, self.desktop.fleet)
         source = self._source
         if source.topology is None:
             self.problems = tuple(source.check(self.desktop.fleet.known()))

@@ -33,7 +33,7 @@ from torchyard_core.booking.slots import format_slots, slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.formatting import command_length, command_time, counted, format_hours, span, until
-from torchyard_core.launch.calendar_port import BookingOptions, Reservation
+from torchyard_core.launch.calendar_port import BookingOptions, ChosenBooking, Reservation
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, Confirmation
 from torchyard_core.launch.rank_assignment import Plan
@@ -98,6 +98,12 @@ class LaunchBooking:
         self._used: tuple[str, str] | None = None
         self._relinked: tuple[str, str] | None = None
         """The IDs of a booking that was reassigned to this run, and of the run that it was made for."""
+
+    def chosen_booking(self) -> ChosenBooking | None:
+        if self._wanted.booking_id is None:
+            return None
+        booking = self._load_chosen(self._calendar.store(), self._wanted.booking_id)
+        return ChosenBooking(booking.id, booking.gpus, booking.start, booking.end)
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         self._load_calendar(known)

@@ -46,8 +46,15 @@ class Slot:
         return self.index is None
 
     @property
+    def node(self) -> str:
+        """The node of a cluster that this lane shows; `host` is then the cluster. "" for any other slot."""
+        return self.id.partition("/")[2] if is_of_cluster(self.id) else ""
+
+    @property
     def name(self) -> str:
-        """The name of the slot in commands: `gpu-b:2`, `big-cpu:cpu`."""
+        """The name of the slot in commands: `gpu-b:2`, `big-cpu:cpu`; `hpc:n7` for a node."""
+        if self.node:
+            return f"{self.host}:{self.node}"
         return f"{self.host}:{'cpu' if self.index is None else self.index}"
 
     def sort_key(self) -> tuple[str, int, str]:
@@ -57,6 +64,15 @@ class Slot:
 def cpu_slot(host: str) -> Slot:
     """Returns the CPU slot of a host without GPUs."""
     return Slot(f"{host}:cpu", host, None)
+
+
+NODE_PREFIX = "slurm:"
+"""Prefix of the IDs of nodes of clusters, and of what a cluster reports about them."""
+
+
+def is_of_cluster(one_id: str) -> bool:
+    """Returns whether an ID identifies a node of a cluster, or a job or reservation, which are read-only."""
+    return one_id.startswith(NODE_PREFIX)
 
 
 def is_cpu_id(slot_id: str) -> bool:

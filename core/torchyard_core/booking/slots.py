@@ -37,7 +37,7 @@ def format_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
     for host, of_host in groupby(there, key=lambda slot: slot.host):
         numbers = []
         for slot in of_host:
-            if slot.index is None:
+            if slot.index is None or slot.node:
                 parts.append(slot.name)
             else:
                 numbers.append(slot.index)
@@ -69,6 +69,9 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
     if not colon:
         host, which = word, "*"
     of_host = [slot for slot in slots if slot.host == host]
+    if any(slot.node and slot.name == host for slot in slots):
+        why = f"Slurm reserves whole nodes, so `{word}` cannot be booked"
+        raise Refused(why, code="part_of_node", hint=f"Book the whole node: {host}.")
     if not of_host:
         known = {slot.host for slot in slots}
         near = did_you_mean(host, known)
@@ -78,6 +81,8 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
         return of_host
     if which == "cpu":
         found = [slot for slot in of_host if slot.is_cpu]
+    elif any(slot.node for slot in of_host):
+        found = [slot for slot in of_host if slot.node == which]
     elif match := re.fullmatch(r"(\d+)(?:-(\d+))?", which):
         first, last = int(match[1]), int(match[2] or match[1])
         found = [slot for slot in of_host if slot.index is not None and first <= slot.index <= last]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torchyard_core.booking.intervals import Interval, subtract
+from torchyard_core.booking.model import Booking, is_of_cluster
 from torchyard_core.booking.sync.cached_calendar import View, age
 from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.output import remark
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from torchyard_core.app.sync_calendar import CalendarSync
     from torchyard_core.booking.store import BookingStore
     from torchyard_core.booking.sync.cached_calendar import Calendar
+    from torchyard_core.engines.slurm.reservation_mirror import Mirrored
     from torchyard_core.fleet.fleet import Fleet
 
 
@@ -55,6 +59,40 @@ def _print_changes(chosen: CommandContext, store: BookingStore, done: CalendarSy
     for one, frees_at in done.soon_idle:
         when = until(store.now(), frees_at, zone)
         remark(f"Your booking is idle and will be released at {when}: {booked_line(one, slots, zone)}.")
+
+
+def add_nodes(chosen: CommandContext, store: BookingStore, words: Sequence[str]) -> None:
+    """Adds the nodes of clusters that the words name to the calendar. Contacts no host if they name none."""
+    clusters = {cluster.name for cluster in chosen.inventory().clusters}
+    if any(part in clusters for text in words for part in re.split(r"[:,\s]+", text)):
+        from torchyard_core.app.mirror_bookings import MirrorBookings
+
+        with chosen.fleet(chosen.inventory().hosts) as fleet:
+            MirrorBookings(chosen.desktop(fleet), store).add_nodes(words)
+
+
+def mirror_bookings(chosen: CommandContext, store: BookingStore, bookings: Sequence[Booking]) -> list[Mirrored]:
+    """Mirrors bookings of nodes as reservations of Slurm, and prints what prevents it.
+
+    Contacts no host if the bookings have no nodes of clusters.
+    """
+    if not any(is_of_cluster(gpu) for booking in bookings for gpu in booking.gpus):
+        return []
+    from torchyard_core.app.mirror_bookings import MirrorBookings
+
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        done, errors = MirrorBookings(chosen.desktop(fleet), store).of(bookings)
+    for error in errors:
+        remark(f"torchyard: the reservations in Slurm were not changed: {error.sentence()}")
+    for result in done:
+        for booking_id, problem in result.problems.items():
+            remark(f"torchyard: {result.cluster} has no reservation for {booking_id}: {problem.sentence()}")
+        if not result.may_reserve:
+            remark(
+                f"{result.cluster} lets only its operators reserve nodes, so these bookings are not exclusive: "
+                "`torchyard run --booking` gives a run their time as its earliest start."
+            )
+    return done
 
 
 def book_gpus(chosen: CommandContext, store: BookingStore) -> BookGpus:

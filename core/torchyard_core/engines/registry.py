@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from torchyard_core.background_thread import in_background
+from torchyard_core.booking.model import NODE_PREFIX, Slot
 from torchyard_core.engines.engine import Engine
+from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar, node_slots
 from torchyard_core.engines.slurm.cluster_check import ClusterCheck
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
+from torchyard_core.engines.slurm.description import ClusterDescription
 from torchyard_core.engines.slurm.engine import SlurmEngine
 from torchyard_core.engines.slurm.launch import SlurmLaunch
+from torchyard_core.engines.slurm.reservation_mirror import Mirrored, ReservationMirror
 from torchyard_core.engines.ssh import SshEngine
 from torchyard_core.errors import UsageError
-from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.fleet.cluster import Cluster, moved_to_cluster
 from torchyard_core.fleet.credential_prompts import Prompter
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.problems import did_you_mean
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
 
 
 def open_fleet(
@@ -34,6 +44,17 @@ def open_fleet(
     fleet = Fleet(hosts, known_hosts, facts_file, questions, on_remark)
     fleet.others = tuple(ClusterHosts(cluster, fleet.dialer, on_remark) for cluster in clusters)
     return fleet
+
+
+def use_inventory(fleet: Fleet, hosts: Iterable[Host], clusters: Iterable[Cluster]) -> None:
+    """Replaces the hosts and clusters of a fleet. Closes the links to those that were removed or changed."""
+    fleet.use(hosts)
+    before = {other.cluster: other for other in _clusters(fleet)}
+    after = [before.get(one) or ClusterHosts(one, fleet.dialer, fleet.on_remark) for one in clusters]
+    fleet.others = tuple(after)
+    for other in before.values():
+        if other not in after:
+            in_background(other.close)
 
 
 def engine_of(topology: Topology, fleet: Fleet) -> Engine:
@@ -58,6 +79,34 @@ def check_cluster(fleet: Fleet, name: str) -> ClusterCheck:
     return ClusterCheck.of(next(other for other in _clusters(fleet) if other.cluster.name == name))
 
 
+def read_cluster_calendar(fleet: Fleet, name: str, *, install: bool = False) -> ClusterCalendar:
+    """Logs in to a cluster and returns the lanes of its nodes.
+
+    Raises UsageError for an unknown cluster, and HostError or AgentRefused if it does not answer.
+    """
+    return ClusterCalendar.read(_cluster_named(fleet, name), install=install)
+
+
+def clusters_with_nodes(fleet: Fleet, gpus: Iterable[str]) -> list[str]:
+    """Returns the clusters of the fleet whose nodes are among slots, given by ID or by a name such as `hpc:n1`."""
+    words = [word.removeprefix(NODE_PREFIX) for text in gpus for word in re.split(r"[,\s]+", text)]
+    names = {re.split("[:/]", word)[0] for word in words}
+    return [other.cluster.name for other in _clusters(fleet) if other.cluster.name in names]
+
+
+def read_node_slots(fleet: Fleet, name: str) -> tuple[Slot, ...]:
+    """Logs in to a cluster and returns its nodes as slots of the calendar. Raises HostError or AgentRefused."""
+    hosts = _cluster_named(fleet, name)
+    description = ClusterDescription.read(hosts.login(), hosts.cluster)
+    nodes = [{**shape, "name": node} for shape in description.shapes for node in shape["names"]]
+    return node_slots(hosts.cluster, nodes)
+
+
+def mirror_reservations(fleet: Fleet, name: str, store: BookingStore, folder: Path) -> Mirrored:
+    """Mirrors the user's bookings of a cluster's nodes once. Raises HostError, AgentRefused or errors of the store."""
+    return ReservationMirror(_cluster_named(fleet, name), store, folder).run(install=True)
+
+
 def submitted_script(source: TopologyFile, place: str, fleet: Fleet) -> str:
     """Returns the script that a launch of a topology on a cluster submits.
 
@@ -74,17 +123,22 @@ def _clusters(fleet: Fleet) -> list[ClusterHosts]:
     return [other for other in fleet.others if isinstance(other, ClusterHosts)]
 
 
+def _cluster_named(fleet: Fleet, name: str) -> ClusterHosts:
+    """Returns the cluster of this name. Raises UsageError if there is none."""
+    found = {other.cluster.name: other for other in _clusters(fleet)}
+    if name not in found:
+        hint = f"Its clusters: {', '.join(found)}." if found else "Add one to `clusters` of the fleet file."
+        message = f"the fleet has no cluster `{name}`{did_you_mean(name, list(found))}"
+        raise UsageError(message, code="unknown_cluster", hint=hint)
+    return found[name]
+
+
 def on_place(source: TopologyFile, place: str, fleet: Fleet) -> TopologyFile:
     """Returns the topology with all pools in `place`, a cluster of the fleet. Raises UsageError for another name.
 
     Labels, pins and host names refer to hosts in the fleet file, so they are removed.
     """
-    names = [other.cluster.name for other in _clusters(fleet)]
-    if place not in names:
-        hint = f"Its clusters: {', '.join(names)}." if names else "Add one to `clusters` of the fleet file."
-        message = f"the fleet has no cluster `{place}`{did_you_mean(place, names)}"
-        raise UsageError(message, code="unknown_cluster", hint=hint)
+    _cluster_named(fleet, place)
     if source.topology is None:
         return source
-    pools = tuple(pool.model_copy(update={"hosts": (place,), "labels": {}}) for pool in source.topology.pools)
-    return replace(source, topology=source.topology.model_copy(update={"pools": pools, "pins": {}}))
+    return replace(source, topology=moved_to_cluster(source.topology, place))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -45,6 +45,21 @@ def clusters_as_hosts(clusters: Sequence[Cluster], topology: Topology | None) ->
         for cluster in clusters
         if cluster.name in named
     )
+
+
+def cluster_named_by(topology: Topology, clusters: Iterable[Cluster]) -> Cluster | None:
+    """Returns the cluster that all pools of a topology name, or None if there is no such cluster."""
+    named = {pool.hosts for pool in topology.pools}
+    return next((cluster for cluster in clusters if named == {(cluster.name,)}), None)
+
+
+def moved_to_cluster(topology: Topology, name: str) -> Topology:
+    """Returns the topology with all pools on the cluster of this name.
+
+    Labels, pins and host names refer to hosts in the fleet file, so they are removed.
+    """
+    pools = tuple(pool.model_copy(update={"hosts": (name,), "labels": {}}) for pool in topology.pools)
+    return topology.model_copy(update={"pools": pools, "pins": {}})
 
 
 class Login(FrozenModel):

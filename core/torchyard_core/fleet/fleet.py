@@ -92,7 +92,7 @@ class Fleet:
         self._links: dict[str, DaemonClient] = {}
         self._used: dict[str, tuple[float, Mapping[str, Any]]] = {}
         """Time (monotonic) and value of the telemetry sample that `look` last read from each host."""
-        self._on_remark = on_remark
+        self.on_remark = on_remark
         self._remarked: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -163,7 +163,7 @@ class Fleet:
             is_news = link.remark and (name, link.remark) not in self._remarked
             self._remarked.add((name, link.remark))
         if is_news:
-            self._on_remark(link.remark)
+            self.on_remark(link.remark)
         with self._lock:
             other = self._links.get(name)
             closed = self._closed
@@ -231,7 +231,7 @@ class Fleet:
             if sample is not None:
                 self._used[name] = time.monotonic(), sample
         if unkept is not None:
-            self._on_remark(f"Facts about hosts cannot be stored: {unkept.sentence()}")
+            self.on_remark(f"Facts about hosts cannot be stored: {unkept.sentence()}")
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:

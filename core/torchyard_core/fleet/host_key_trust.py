@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchyard_core.errors import HostError, UsageError
-from torchyard_core.fleet.inventory import Host, Inventory
+from torchyard_core.fleet.inventory import Host, Inventory, login_host
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.ssh import SshDialer
@@ -66,9 +66,13 @@ def record_key(key: ShownKey, dialer: SshDialer) -> None:
 
 
 def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> tuple[Host, Host]:
-    """Returns the host or bastion with this name, and a host of the fleet whose route leads to or through it."""
+    """Returns the host, login node or bastion with this name, and a host whose route leads to or through it."""
+    logins = [login_host(cluster) for cluster in inventory.clusters]
+    for login in logins:
+        if login.name == name and not login.local:
+            return login, login
     if all(host.name != name for host in inventory.hosts):
-        for host in (host for host in inventory.hosts if not host.local):
+        for host in (host for host in (*inventory.hosts, *logins) if not host.local):
             for bastion in dialer.bastions(host):
                 if bastion.name == name:
                     return bastion, host

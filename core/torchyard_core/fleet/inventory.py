@@ -99,6 +99,12 @@ class Host(FrozenModel):
         return f"{self.user}@{address}" if self.user else address
 
 
+def login_host(cluster: Cluster) -> Host:
+    """Returns the login node of a cluster as a host. Messages refer to it by the cluster's name."""
+    settings = cluster.login.model_dump(exclude_unset=True)
+    return Host(name=cluster.name, **settings)
+
+
 class FleetModel(FrozenModel):
     """The content of the fleet file."""
 

@@ -48,8 +48,21 @@ class Reservation:
     """Start of the run; None for now."""
 
 
+@dataclass(frozen=True)
+class ChosenBooking:
+    """The user's booking on which a run starts."""
+
+    id: str
+    slots: tuple[str, ...]
+    start: datetime
+    end: datetime
+
+
 class LaunchCalendar(Protocol):
     """The calendar operations of a launch, implemented in `torchyard_core.booking.launch_booking`."""
+
+    def chosen_booking(self) -> ChosenBooking | None:
+        """Returns the booking that the options name, or None if they name none. Raises an error of the calendar."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         """Returns alternative sets of hosts, in order of preference. The launch plans with one of them.

@@ -59,6 +59,10 @@ class HostFacts:
     """Interpreter for programs, found by a check."""
     torch: str | None = None
     """Version of torch in the interpreter for programs."""
+    cluster: str = ""
+    """The cluster of a slot, which stands for any node of a shape; "" for a host of the fleet file."""
+    node: str = ""
+    """The node that the cluster's scheduler has chosen for a slot; "" until then."""
 
     @property
     def unchecked_reason(self) -> str:

@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 
 from PySide6.QtCore import QCoreApplication, QDate, QLocale
 
-from torchyard_core.booking.model import Booking, State
+from torchyard_core.booking.model import Booking, State, is_of_cluster
 from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings.calendar.time_axis import Span, local_day
@@ -114,9 +114,13 @@ def slots_count(gpus: Iterable[str]) -> str:
     """Returns the number of GPUs, such as `4 GPUs`; CPU slots are counted separately."""
     ids = list(gpus)
     cpus = sum(one.endswith(":cpu") for one in ids)
+    nodes = sum(map(is_of_cluster, ids))
     parts = []
-    if len(ids) - cpus:
-        count = len(ids) - cpus
+    if nodes:
+        several = translate("Bookings", "{count} nodes").format(count=nodes)
+        parts.append(translate("Bookings", "1 node") if nodes == 1 else several)
+    if len(ids) - cpus - nodes:
+        count = len(ids) - cpus - nodes
         parts.append(
             translate("Bookings", "1 GPU") if count == 1 else translate("Bookings", "{count} GPUs").format(count=count)
         )

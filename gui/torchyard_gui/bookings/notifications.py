@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QWidget
@@ -11,6 +13,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.legend import Legend
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import NoticeBar, Toast
+from torchyard_gui.widgets.next_steps import as_sentence
 from torchyard_gui.widgets.screen_reader import announce
 
 
@@ -25,6 +28,8 @@ class Notifications(QObject):
         self.toast = Toast(page)
         self._page = page
         self._is_away = False
+        self._silent: dict[str, str] = {}
+        """The error of each cluster that does not answer, for which a notice has been shown."""
 
     def show_success(self, text: str, action: QAction | None = None) -> None:
         """Shows the result of a command. If `action` is given, the message has a button for it, such as Undo."""
@@ -51,6 +56,22 @@ class Notifications(QObject):
             booked = self.tr("{count} waitlisted requests were booked.")
             parts.append(self.tr("1 waitlisted request was booked.") if served == 1 else booked.format(count=served))
         self.notice.show_notice("info", " ".join(parts))
+
+    def show_clusters(self, errors: Mapping[str, TorchyardError]) -> None:
+        """Shows which clusters do not answer, so that their jobs and reservations are missing or outdated."""
+        messages = {name: error.message for name, error in errors.items()}
+        if messages == self._silent:
+            return
+        self._silent = messages
+        if self._is_away:
+            return
+        if not errors:
+            self.notice.clear()
+            return
+        name, error = next(iter(errors.items()))
+        why = as_sentence(error.message, error.advice, has_buttons=True, host=name)
+        text = self.tr("Jobs and reservations of the cluster {cluster} are unknown: {why}")
+        self.notice.show_error(error, kind="warn", text=text.format(cluster=name, why=why))
 
     def show_calendar_source(self, away: str) -> None:
         """Shows where the calendar is stored; if `away` is given, also shows a notice with `away` as the reason why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -11,7 +12,7 @@ from PySide6.QtCore import QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QWidget
 
-from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.model import Booking, Draft, is_of_cluster
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.agenda import Agenda
@@ -31,12 +32,17 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bookings.notifications import Notifications
 from torchyard_gui.bookings.top_bar import TopBar
 from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.bridge.cluster_lanes import ClusterLanes
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import EmptyState, NoticeBar
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 TICK_MS = 20_000
 """Interval in milliseconds between calendar updates, which move the line that marks the current time."""
+
+
+MOST_NODES = 16
+"""If a cluster has more nodes, they are folded at first."""
 
 
 class BookingsPage(QWidget):
@@ -49,6 +55,7 @@ class BookingsPage(QWidget):
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
         self.model = model
+        self.clusters = ClusterLanes(model, self)
         self.title = self.tr("Bookings")
         self.icon_name = "calendar"
         self.acts = BookingActions(self)
@@ -74,6 +81,10 @@ class BookingsPage(QWidget):
         self.day = local_day(model.now, model.seen.zone)
         self.folded: set[str] | None = None
         """Folded hosts; None until the first slots are loaded."""
+        self._has_folded = False
+        """Whether `folded` contains the hosts that are folded at first."""
+        self._clusters_shown: set[str] = set()
+        """The clusters whose nodes have been shown."""
         self._known: LoadedCalendar | None = None
         self._pictures = DisplayListBuilder()
         self._selection = ""
@@ -112,17 +123,22 @@ class BookingsPage(QWidget):
 
     @property
     def selected_booking(self) -> Booking | None:
-        return self.model.booking(self._selection) if self._selection else None
+        if not self._selection:
+            return None
+        return self.model.booking(self._selection) or self.clusters.booking(self._selection)
 
     def close_page(self) -> None:
-        """Stops the timer and closes the open dialog; called when the window closes."""
+        """Stops the timers and closes the open dialog; called when the window closes."""
         self._clock.stop()
+        self.clusters.close()
         self.dialogs.close()
 
     def book(self) -> None:
         """Opens the booking dialog. If the keyboard cursor is on free time, its GPUs and times are filled in."""
         cursor = self.surface.cursor_
-        if cursor is not None and self.surface.block_of(cursor) is None:
+        if cursor is not None and not self._are_bookable(self.surface.gpus_of(cursor)):
+            self.notifications.show_refusal(self._of_slurm())
+        elif cursor is not None and self.surface.block_of(cursor) is None:
             self.dialogs.book_at(self.surface.gpus_of(cursor), cursor.start, cursor.end)
         else:
             self.dialogs.book()
@@ -221,7 +237,7 @@ class BookingsPage(QWidget):
         self.refresh()
 
     def fold_all(self) -> None:
-        hosts = {slot.host for slot in self.model.seen.slots}
+        hosts = {slot.host for slot in self.clusters.merged(self.model.seen).slots}
         self.folded = set() if self.folded else hosts
         self.refresh()
 
@@ -257,9 +273,12 @@ class BookingsPage(QWidget):
 
     def model_changed(self) -> None:
         seen = self.model.seen
-        if self.folded is None and seen.slots:
+        self.clusters.bookings_changed()
+        if not self._has_folded and seen.slots:
+            self._has_folded = True
             mine = {gpu for one in seen.bookings if one.owner == seen.person and one.is_live for gpu in one.gpus}
-            self.folded = initially_folded(seen.slots, {slot.host for slot in seen.slots if slot.id in mine})
+            folded = initially_folded(seen.slots, {slot.host for slot in seen.slots if slot.id in mine})
+            self.folded = folded | (self.folded or set())
         self.refresh()
         if self._wanted and (wanted := self.model.booking(self._wanted)) is not None:
             self._reveal(wanted)
@@ -270,6 +289,15 @@ class BookingsPage(QWidget):
             self._made = ""
         self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
+
+    def _clusters_changed(self) -> None:
+        """Shows the lanes of clusters. The nodes of a large cluster are folded at first."""
+        for name, found in self.clusters.calendars.items():
+            if name not in self._clusters_shown:
+                self._clusters_shown.add(name)
+                if len(found.slots) > MOST_NODES:
+                    self.folded = {*(self.folded or ()), name}
+        self.refresh()
 
     def _tick(self) -> None:
         self.refresh()
@@ -289,18 +317,22 @@ class BookingsPage(QWidget):
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
         states = {status.name: status.condition.mark for status in hosts}
+        states |= {name: self.clusters.mark_of(name) for name in self.clusters.calendars}
+        drawn = self.clusters.merged(seen)
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
         used = self.model.unbooked_use
-        picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores, used)
+        picture = self._pictures.of(drawn, now, frozenset(self.folded or ()), self.bar.filter, states, cores, used)
         away = "" if seen.is_live or not self.model.has_loaded else labels.unavailable_text(seen, now)
         self._known = LoadedCalendar(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
+        picture = replace(picture, notes={**picture.notes, **self.clusters.notes(seen)})
         self.surface.set_picture(picture)
         axis = self.surface.axis
         if self.is_agenda:
-            self.agenda.show_bookings(seen, picture, axis.starts[0], axis.days[-1].end, self._selection)
+            self.agenda.show_bookings(drawn, picture, axis.starts[0], axis.days[-1].end, self._selection)
         self.legend.key.set_persons(tuple({one.owner for one in seen.bookings} | {seen.person} - {""}), seen.person)
-        self._show_body(bool(seen.slots))
+        self._show_body(bool(drawn.slots))
         self.notifications.show_calendar_source(away)
+        self.notifications.show_clusters(self.clusters.errors)
         self.show_free()
         self._show_details()
         self.enable()
@@ -312,7 +344,6 @@ class BookingsPage(QWidget):
         self.model.show(self.surface.axis.since, self.surface.axis.until)
         if self.surface.axis.zone != seen.zone:
             self.refresh()
-        self._show_body(bool(seen.slots))
         self.refresh()
 
     def _show_title(self) -> None:
@@ -335,16 +366,30 @@ class BookingsPage(QWidget):
             undoes=history.done[-1].what if history.done else "",
             redoes=history.undone[-1].what if history.undone else "",
         )
-        self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
+        cursor = self.surface.cursor_
+        gpus = booking.gpus if booking is not None else self.surface.gpus_of(cursor) if cursor is not None else ()
+        self.acts.copy.setEnabled(bool(gpus) and self._are_bookable(gpus))
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
         """Returns why a change would be refused according to the loaded calendar, or "" if it would be accepted."""
         if self._known is None:
             return ""
+        if not self._are_bookable(gpus):
+            return self._of_slurm()
         title = of.title if of is not None else self.commands.title
         draft = Draft(title, tuple(gpus), utc(start), utc(end), of.zone if of is not None else self.model.seen.zone)
         found = find_loaded_refusal(self._known, draft, of)
         return labels.error_text(found) if found is not None else ""
+
+    def _are_bookable(self, gpus: Sequence[str]) -> bool:
+        """Returns whether none of the GPUs is a node that is not in the calendar yet."""
+        known = {slot.id for slot in self.model.seen.slots}
+        return all(gpu in known or not is_of_cluster(gpu) for gpu in gpus)
+
+    def _of_slurm(self) -> str:
+        return self.tr(
+            "Slurm allocates these nodes. The command torchyard book adds nodes of a cluster to the calendar."
+        )
 
     def show_fit(self, fit: Fit, number: int) -> None:
         """Marks the selected slot in the calendar, and scrolls to it."""
@@ -378,6 +423,7 @@ class BookingsPage(QWidget):
         super().showEvent(event)
         self.model.fleet.watch(True, "bookings")
         self.model.watch(True, "bookings")
+        self.clusters.watch(True)
         self._clock.start()
         self.show_days()
         self.model.reload()
@@ -388,6 +434,7 @@ class BookingsPage(QWidget):
         self.surface.cancel()
         self.model.fleet.watch(False, "bookings")
         self.model.watch(False, "bookings")
+        self.clusters.watch(False)
         super().hideEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -414,11 +461,12 @@ class BookingsPage(QWidget):
             self.drawers.close_details()
         else:
             note = self.surface.picture.notes.get(booking.id, "")
-            self.drawers.show_booking(booking, note, self._can_change(booking), self.run_on(booking))
+            slots = self.clusters.merged(self.model.seen).slots
+            self.drawers.show_booking(booking, slots, note, self._can_change(booking), self.run_on(booking))
 
     def _can_change(self, booking: Booking) -> bool:
         seen = self.model.seen
-        mine = booking.owner == seen.person or seen.is_admin
+        mine = (booking.owner == seen.person or seen.is_admin) and not is_of_cluster(booking.id)
         return mine and booking.is_live and booking.end > self.model.now
 
     def _reveal(self, booking: Booking) -> None:
@@ -456,6 +504,7 @@ class BookingsPage(QWidget):
         self.commands.redoable.connect(lambda text: self.notifications.show_success(text, self.acts.redo))
         self.commands.history_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)
+        self.clusters.changed.connect(self._clusters_changed)
         self.model.settled.connect(self.notifications.show_settled)
         self.model.use_changed.connect(self.use_changed)
 
@@ -513,7 +562,7 @@ class BookingsPage(QWidget):
         bar.views.changed.connect(self.show_span)
         bar.changed_form.connect(self._show_title)
         bar.filter_changed.connect(lambda chosen: self.refresh())
-        bar.filter_menu.aboutToShow.connect(lambda: bar.offer(self.model.seen))
+        bar.filter_menu.aboutToShow.connect(lambda: bar.offer(self.clusters.merged(self.model.seen)))
 
     def _connect_drawers(self) -> None:
         finder, waitlist, drawers = self.finder, self.waitlist, self.drawers

@@ -306,7 +306,7 @@ class FleetModel(QObject):
         if not wanted or self._closed:
             return
         if self._fleet is not None:
-            self._fleet.use(self._inventory.hosts)  # ~/.ssh/config may have changed since the last check.
+            self._use_inventory(self._fleet)  # ~/.ssh/config may have changed since the last check.
         jobs = {name: Job() for name in wanted}
         self._under_way |= jobs
         for name in wanted:
@@ -467,7 +467,16 @@ class FleetModel(QObject):
         with self._fleet_lock:
             fleet = self._fleet
         if fleet is not None:
-            fleet.use(inventory.hosts)
+            self._use_inventory(fleet)
+
+    def _use_inventory(self, fleet: Fleet) -> None:
+        from torchyard_core.engines.registry import use_inventory
+
+        use_inventory(fleet, self._inventory.hosts, self._inventory.clusters)
+
+    def cluster_of(self, host: str) -> str:
+        """Returns the cluster whose runs use a host of this name, or "" if there is none."""
+        return next((cluster.name for cluster in self._inventory.clusters if cluster.owns(host)), "")
 
     def _kept(self, before: HostStatus | None, host: Host, facts: HostFacts) -> HostStatus:
         """Returns the known status of a host, or an initial status if the host is new or its entry was edited."""

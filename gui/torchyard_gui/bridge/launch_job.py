@@ -14,6 +14,7 @@ from PySide6.QtCore import QObject, Signal
 from torchyard_core.background_thread import in_background
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.errors import AgentRefused, HostError, RunFailed, TorchyardError
+from torchyard_core.fleet.cluster import cluster_named_by
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Confirmation
 from torchyard_core.launch.runs.known_runs import KnownRun
@@ -55,16 +56,24 @@ class LaunchJob(QObject):
         parent: QObject | None = None,
         *,
         planned: PlannedTime | None = None,
+        place: str = "",
     ):
         """Prepares a launch; `start` begins it.
 
         Args:
             name: Name of the run, by default that of the topology.
             planned: Planned time. If it is later than now, the launch books the GPUs, and the hosts start the run at
-                that time.
+                that time. On a cluster, it is the earliest start of the job, and nothing is booked.
+            place: The chosen cluster, or "" for the hosts of the fleet file. A cluster that the topology itself names
+                takes precedence.
         """
         super().__init__(parent)
         self._planned = planned or PlannedTime()
+        clusters = fleet_model.inventory.clusters
+        named = cluster_named_by(source.topology, clusters) if source.topology is not None else None
+        self._on = place if named is None and place else None
+        self.cluster = named.name if named is not None else place
+        """The cluster on which the run takes place, or "" for the hosts of the fleet file."""
         self.source = source
         self.run_id = ""
         self.is_over = False
@@ -146,13 +155,16 @@ class LaunchJob(QObject):
         """Returns the launch or restart of the application layer that this job runs."""
         from torchyard_core.app.launch_run import LaunchRun
 
-        return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=self._booking())
+        booking = self._booking()
+        return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, on=self._on, booking=booking)
 
     def _booking(self) -> BookingOptions:
         """Returns the booking for the planned time."""
         from torchyard_core.launch.calendar_port import BookingOptions
 
         planned = self._planned.at(datetime.now(UTC))
+        if self.cluster:
+            return BookingOptions(start_at=planned.start)
         if planned.is_later:
             return BookingOptions(planned.length, planned.start)
         # The default planned time is no choice of the user, so its length is not used.

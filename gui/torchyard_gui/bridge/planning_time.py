@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.booking.planned_time import PlannedBookings, PlannedTime, bookings_in, when_booked
+from torchyard_core.booking.planned_time import NOW, PlannedBookings, PlannedTime, bookings_in, when_booked
 from torchyard_core.booking.time_parser import local_zone
+from torchyard_core.formatting import until
 from torchyard_gui.bridge.fleet_model import FleetModel
 
 if TYPE_CHECKING:
@@ -74,6 +75,12 @@ class PlanningTime(QObject):
     def words(self) -> str:
         """The planned time as text, such as `now, 8 h`."""
         return self.planned.words(self.now, self.zone)
+
+    @property
+    def start_words(self) -> str:
+        """The start of the planned time as text, such as `Tue 24 Nov 09:00`; `now` if it is not later."""
+        start = self.planned.start
+        return NOW if start is None else until(self.now, start, self.zone)
 
     def choose(self, planned: PlannedTime) -> None:
         if planned != self._planned:

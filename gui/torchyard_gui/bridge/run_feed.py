@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.errors import HostError, TorchyardError
+from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 from torchyard_core.formatting import clock, format_byte_rate, percent, utc_now
 from torchyard_core.launch.runs.follower import RETRY_S, Follower
 from torchyard_core.launch.runs.history import History, RunRecord, fields_at_end
@@ -98,15 +99,17 @@ class RunFeed(QObject):
         known: Callable[[], Sequence[HostFacts]],
         parent: QObject | None = None,
         predict: Callable[[RunRecord], PredictedStep | None] | None = None,
+        cluster: str = "",
     ):
         """Opens the feed.
 
         Args:
             predict: Predicts the step of the run. It is called on a thread.
+            cluster: The cluster that chooses the nodes of the run; "" if it is on hosts of the fleet file.
         """
         super().__init__(parent)
         self.run = run
-        self.picture = RunState(run.run_id, run.name, run.primary, run.hosts)
+        self.picture = RunState(run.run_id, run.name, run.primary, run.hosts, cluster)
         self.error: TorchyardError | None = None
         """The reason why the run cannot be followed, temporarily or permanently, or None."""
         self.was_heard = False
@@ -205,7 +208,7 @@ class RunFeed(QObject):
         if run.is_fresh or (run.reported_by and not self.was_heard):
             picture.take_shown(run.state, run.reason, run.as_of, [], run.reported_by)
             self._changes.run = True
-        if run.primary in self._fleet().hosts and (run.is_fresh or error.code == "no_host"):
+        if self._fleet().knows(run.primary) and (run.is_fresh or error.code == "no_host"):
             self._begin()
         self._emit_changes()
 
@@ -227,7 +230,10 @@ class RunFeed(QObject):
         self._job = Job()
         run, fleet, inbox, job = self.run, self._fleet, self._inbox, self._job
         self.destroyed.connect(job.cancel)
-        self._jobs.run(lambda: follow(run, fleet(), inbox, job), self._done, self._broke, owner=self, job=job)
+        has_nodes = bool(self.picture.cluster)
+        self._jobs.run(
+            lambda: follow(run, fleet(), inbox, job, has_nodes=has_nodes), self._done, self._broke, owner=self, job=job
+        )
 
     def _timer(self, interval: int, slot: Callable[[], None], *, once: bool = True) -> QTimer:
         timer = QTimer(self, interval=interval, singleShot=once)
@@ -273,6 +279,8 @@ class RunFeed(QObject):
             if payload["alive"]:
                 self._looked_at = time.monotonic()
                 self._silence_timer.start()
+        elif kind == "nodes":
+            picture.take_nodes(payload, changes)
         elif kind == "away":
             self.error = payload
             picture.mark_followed(changes)
@@ -361,9 +369,12 @@ class RunFeed(QObject):
         self.failed.emit(error)
 
 
-def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
+def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job, *, has_nodes: bool = False) -> None:
     """Follows a run until its end. While the primary's host does not answer, tries again and again. Called on a
     separate thread.
+
+    Args:
+        has_nodes: Whether a scheduler chooses the nodes of the run, whose names are then posted after each start.
 
     Raises:
         RunFailed: The keeper of the run has died.
@@ -375,7 +386,7 @@ def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
         job.checkpoint()
         try:
             primary, raw = _ask(run, fleet)
-            _follow(run, fleet, primary, raw, inbox, job)
+            _follow(run, fleet, primary, raw, inbox, job, has_nodes=has_nodes)
             return
         except HostError as error:
             inbox.post("away", error)
@@ -394,7 +405,16 @@ def _ask(run: KnownRun, fleet: Fleet) -> tuple[DaemonClient, dict[str, Any]]:
     return link, ask_run(run, link)
 
 
-def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, Any], inbox: Inbox, job: Job) -> None:
+def _follow(
+    run: KnownRun,
+    fleet: Fleet,
+    primary: DaemonClient,
+    raw: dict[str, Any],
+    inbox: Inbox,
+    job: Job,
+    *,
+    has_nodes: bool,
+) -> None:
     """Follows a run over a link to its primary's host. If the link is lost, the follower opens another one itself."""
 
     def reattach(host: str) -> DaemonClient:
@@ -402,8 +422,11 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
         return fleet.link(host, install=False)
 
     alive = bool(raw["alive"])
+    known_since = when(raw["as_of"]) or 0.0
     inbox.post("record", raw["record"].get("record", {}))
     inbox.post("shown", run_details(run, raw))
+    if has_nodes:
+        _post_nodes(run, fleet, inbox)
     others, away = [], []
     if alive:
         for host, link in fleet.links([host for host in run.hosts if host != run.primary], install=False).items():
@@ -421,5 +444,15 @@ def _follow(run: KnownRun, fleet: Fleet, primary: DaemonClient, raw: dict[str, A
             # A report without an epoch repeats a sample, which `post_sample` has already received.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
+            begins = event is not None and event["event"] == "run_state" and event["state"] != "waiting"
+            # Events before the answer have no effect on the nodes.
+            if event is not None and has_nodes and begins and (when(event["time"]) or 0.0) >= known_since:
+                _post_nodes(run, fleet, inbox)
     finally:
         follower.close()
+
+
+def _post_nodes(run: KnownRun, fleet: Fleet, inbox: Inbox) -> None:
+    """Posts the nodes of the current or last start by slot, if the cluster answers."""
+    with contextlib.suppress(AgentRefused):
+        inbox.post("nodes", fleet.link(run.primary, install=False).call("run.nodes", {"run_id": run.run_id}))

@@ -10,6 +10,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torchyard_agent.protocol.attribution import user_of
@@ -44,11 +45,15 @@ TOTALS_EVERY_S = 0.9
 class RunState:
     """The state of one run, as far as it is known."""
 
-    def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str]):
+    def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str], cluster: str = ""):
         self.run_id = run_id
         self.name = name
         self.primary = primary
         self.hosts = tuple(hosts)
+        self.cluster = cluster
+        """The cluster that chooses the nodes of the run; "" if the run is on hosts of the fleet file."""
+        self._nodes: Mapping[str, str] = {}
+        """The node of each slot at the current or last start of the run's job."""
         self.state = ""
         self.reason = ""
         self._waiting: WaitingForHosts | None = None
@@ -114,6 +119,7 @@ class RunState:
         read = recorded_plan(self.topology_text, planned, known)
         if read is not None:
             self.plan, self.plan_hosts = read
+            self._name_nodes()
             self._ranks = {replica.name: max(1, replica.ranks) for replica in self.plan.replicas}
         capacity = capacity_for(len(planned))
         for replica in planned:
@@ -121,6 +127,25 @@ class RunState:
             if name not in self.tracks:
                 self.tracks[name] = ReplicaStatus(name, host, gpus, TimeSeries(capacity))
                 self._by_host.setdefault(host, {})[name] = gpus
+
+    def take_nodes(self, nodes: Mapping[str, str], changes: RunChanges) -> None:
+        """Applies the nodes that the scheduler has chosen, by slot."""
+        self._nodes = dict(nodes)
+        changes.shown |= self._name_nodes()
+
+    def _name_nodes(self) -> bool:
+        """Sets the cluster and the nodes in `plan_hosts`. While the run waits, it has no nodes.
+
+        Returns whether this has changed anything.
+        """
+        if not self.cluster:
+            return False
+        nodes = {} if self.state == "waiting" else self._nodes
+        named = tuple(
+            replace(host, cluster=self.cluster, node=nodes.get(host.name, ""), checked=True) for host in self.plan_hosts
+        )
+        before, self.plan_hosts = self.plan_hosts, named
+        return before != named
 
     def take_shown(
         self, state: str, reason: str, as_of: str, replicas: Iterable[Mapping[str, Any]], known_from: str = ""
@@ -385,6 +410,7 @@ class RunState:
             self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
         if state == "running" and self.started is None:
             self.started = at
+        changes.shown |= self._name_nodes()
         self._note(TimelineEvent(at, "run", state, reason=reason, waiting=waiting), changes)
         changes.run = True
 

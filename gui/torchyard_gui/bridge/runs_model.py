@@ -125,7 +125,7 @@ class RunsModel(QObject):
         def ask() -> tuple[list[KnownRun], dict[str, HostError]]:
             fleet = fleet_model.fleet
             links, silent = {}, {}
-            for name, link in fleet.links(install=False).items():
+            for name, link in fleet.links(fleet.listing, install=False).items():
                 if isinstance(link, HostError):
                     silent[name] = link
                 else:
@@ -144,7 +144,10 @@ class RunsModel(QObject):
             feed = None
         if feed is None:
             model = self.fleet_model
-            feed = RunFeed(run, lambda: model.fleet, self.history, model.jobs, model.facts, self, self._predictor())
+            feed = RunFeed(
+                *(run, lambda: model.fleet, self.history, model.jobs, model.facts, self, self._predictor()),
+                cluster=model.cluster_of(run.primary),
+            )
             feed.changed.connect(self._feed_changed)
         self._feeds[run.run_id] = feed
         while len(self._feeds) > FEEDS:

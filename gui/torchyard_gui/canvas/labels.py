@@ -23,8 +23,14 @@ def gpu_kinds(rack: RackContent) -> str:
 
     Returns `no GPU` for a checked host without GPUs, and "" if the models are unknown.
     """
+    if rack.cluster and not rack.node:
+        return ""  # The name contains the models.
     if not rack.gpus:
         return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
+    return _kinds(rack)
+
+
+def _kinds(rack: RackContent) -> str:
     # If a host has not been checked, the size of its GPUs' memory is unknown and left out.
     return ", ".join(f"{count} × {kind.removesuffix(' 0 GB')}" for kind, count in rack.gpus)
 
@@ -52,6 +58,8 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
         return (one if rack.used == 1 else several).format(used=rack.used)
     if states is None:
         return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
+    if rack.cluster and not rack.node:
+        return translate("Canvas", "asks for {gpus}").format(gpus=gpu_count(rack.used))
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
     if all(look.state in ENDED for look in looks):
         # The run has ended, so it does not use the GPUs that are in use now.
@@ -305,7 +313,34 @@ def rack_name(rack: RackContent) -> str:
     """Returns the name of a host or a group, or `Not placed` for the tray, for the header of its rack."""
     if rack.group is not None:
         return group_name(rack.group)
+    if rack.cluster:
+        return rack.node or any_node(rack)
     return translate("Canvas", "Not placed") if rack.is_tray else rack.key
+
+
+def any_node(rack: RackContent) -> str:
+    """Returns the name of a slot of a cluster, such as `Any node with 8 × A100`, until its node is known."""
+    if rack.key == rack.cluster:
+        return translate("Canvas", "Nodes not known yet")
+    if rack.gpus and not rack.gpus[0][0].startswith("GPU "):
+        return translate("Canvas", "Any node with {gpus}").format(gpus=_kinds(rack))
+    if rack.layout.slots:  # The types of the GPUs are not known.
+        return translate("Canvas", "Any node with {gpus}").format(gpus=gpu_count(len(rack.layout.slots)))
+    if rack.cpus is not None:
+        return translate("Canvas", "Any node with {cores}").format(cores=cpu_value(rack))
+    return translate("Canvas", "Any node")
+
+
+def cluster_summary(racks: Sequence[RackContent]) -> str:
+    """Returns a summary of the nodes in the frame of a cluster, such as `Slurm chooses 3 nodes`."""
+    count = len(racks)
+    if any(rack.key == rack.cluster for rack in racks):
+        return translate("Canvas", "not checked yet")
+    if any(not rack.node for rack in racks):
+        one, several = translate("Canvas", "Slurm chooses 1 node"), translate("Canvas", "Slurm chooses {count} nodes")
+    else:
+        one, several = translate("Canvas", "1 node"), translate("Canvas", "{count} nodes")
+    return (one if count == 1 else several).format(count=count)
 
 
 def group_name(group: ReplicaGroup) -> str:
@@ -371,6 +406,8 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
         return translate("Canvas", "GPU {gpu} of {host} is in use: it is not free").format(gpu=gpu, host=rack.key)
     if not rack.use_known:
         return translate("Canvas", "GPU {gpu} of {host}: current use unknown").format(gpu=gpu, host=rack.key)
+    if rack.cluster:
+        return translate("Canvas", "GPU {gpu} of {host} is not used by this design").format(gpu=gpu, host=rack.key)
     return translate("Canvas", "GPU {gpu} of {host} is free").format(gpu=gpu, host=rack.key)
 
 
@@ -379,8 +416,11 @@ def rack_sentence(rack: RackContent, use: str, state: str = "") -> str:
 
     `state` is the name of the host's state, as on the Fleet page, unless the host is ready.
     """
-    lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
-    if not rack.checked:
+    name = f"{rack.key}: {rack_name(rack)}" if rack.cluster else rack.key
+    lines = [" · ".join(part for part in (name, gpu_kinds(rack), use) if part)]
+    if rack.cluster and rack.key == rack.cluster:
+        lines.append(translate("Canvas", "The cluster has not been checked; assuming that its nodes suffice."))
+    elif not rack.checked:
         lines.append(translate("Canvas", "It {reason}; assuming it fits.").format(reason=rack.unchecked_reason))
     elif not rack.use_known:
         text = translate("Canvas", "It is {state}: its current use is unknown.")

@@ -27,6 +27,7 @@ from torchyard_gui.canvas.geometry import Box, around
 from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.chip_painting import ChipState
+from torchyard_gui.canvas.racks.cluster_frame import ClusterFrame
 from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, frames_of, racks_of, unplaced
 from torchyard_gui.canvas.racks.layout import lay_tray
 from torchyard_gui.canvas.racks.rack_item import RackItem, reason_lines
@@ -65,6 +66,8 @@ class TopologyScene(QGraphicsScene):
         self.ground = self._layer(None, 0.0)
         """The parent item of racks and edges."""
         self._racks = RackLayer(self.ground)
+        self.frame = ClusterFrame(self.ground)
+        """The frame of the cluster, hidden if the racks are hosts of the fleet file."""
         self._edges = EdgeLayer(self._layer(self.ground, EDGES))
         self.mark = DropHighlight(self, TARGET)
         self._by_group = False
@@ -381,6 +384,10 @@ class TopologyScene(QGraphicsScene):
         return self._content
 
     def _measured_content(self) -> QRectF:
+        rect = self._measured_racks()
+        return rect.united(self.frame.bounds()) if self.frame.isVisible() else rect
+
+    def _measured_racks(self) -> QRectF:
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
@@ -425,6 +432,7 @@ class TopologyScene(QGraphicsScene):
             item.set_zoom(zoom)
         for heading in self._racks.headings.values():
             heading.set_zoom(zoom)
+        self.frame.set_zoom(zoom)
         if Level.TILE in (level_of(before), level_of(zoom)):
             self._lay_edges()
 
@@ -470,6 +478,17 @@ class TopologyScene(QGraphicsScene):
     def _lay_edges(self) -> None:
         self._content = None
         self._route_edges()
+        self._frame_cluster()
+
+    def _frame_cluster(self) -> None:
+        """Draws a frame around all racks if a cluster chooses the nodes."""
+        racks = [item.content for item in self._racks.values() if item.content.cluster]
+        if not racks:
+            self.frame.hide()
+            return
+        inside = self._measured_racks()
+        box = Box(inside.x(), inside.y(), inside.width(), inside.height())
+        self.frame.show_cluster(racks[0].cluster, labels.cluster_summary(racks), box)
 
     def _route_edges(self) -> None:
         """Routes the edges between hosts or, if hosts in sections are drawn as tiles, the edges between sections."""
@@ -528,6 +547,7 @@ class TopologyScene(QGraphicsScene):
 
     def _take_theme(self) -> None:
         self.touched.emit()
-        for item in (*self._racks.values(), *self._racks.headings.values(), *self._edges.items):
+        framing = (self.frame, self.frame.heading)
+        for item in (*self._racks.values(), *self._racks.headings.values(), *self._edges.items, *framing):
             item.update()
         self.update()

@@ -62,8 +62,9 @@ class Row:
 class Checklist:
     """Collects the checks and the progress of a launch."""
 
-    def __init__(self) -> None:
-        self.rows: dict[str, Row] = {name: Row(name) for name in ALWAYS}
+    def __init__(self, *, on_cluster: bool = False) -> None:
+        """Creates the rows that are shown from the beginning. On a cluster, a launch locks and reserves nothing."""
+        self.rows: dict[str, Row] = {name: Row(name) for name in ALWAYS if name != "preparing" or not on_cluster}
 
     def take(self, check: Check) -> Row:
         """Adds a check and returns the row that contains it."""

@@ -58,6 +58,7 @@ class LaunchPanel(QDialog):
         self.checklist = Checklist()
         self._rows: dict[str, ChecklistRow] = {}
         self._planned = PlannedTime()
+        self._place = ""
         self._free: PlannedTime | None = None
         """The next time at which GPUs that other users have booked are free, or None."""
         self._untrusted: list[str] = []
@@ -95,19 +96,25 @@ class LaunchPanel(QDialog):
         return topology.name if topology is not None else ""
 
     def launch(
-        self, source: TopologyFile, planned: PlannedTime | None = None, search: SearchFile | None = None
+        self,
+        source: TopologyFile,
+        planned: PlannedTime | None = None,
+        search: SearchFile | None = None,
+        place: str = "",
     ) -> None:
         """Shows the panel and starts a launch. If another launch is in progress, only shows that one.
 
         Args:
             search: A valid search file, with which a sweep is launched.
             planned: Planned time. If it is later than now, GPUs are booked, and the hosts start the run at that time.
+            place: The chosen cluster, or "" for the hosts of the fleet file.
         """
         self.bring_to_front()
         self.activateWindow()
         if self.is_launching:
             return
-        self._source, self._planned, self._search = source, planned or PlannedTime(), search
+        self._source, self._planned = source, planned or PlannedTime()
+        self._search, self._place = search, place
         self._begin()
 
     def bring_to_front(self) -> None:
@@ -165,7 +172,11 @@ class LaunchPanel(QDialog):
             self.job.deleteLater()
         self._untrusted, self._free = [], None
         self._close_when_over = False
-        self.checklist = Checklist()
+        if self._search is not None:
+            job: LaunchJob = SweepJob(self._source, self._search, self._model, self, planned=self._planned)
+        else:
+            job = LaunchJob(self._source, self._model, parent=self, planned=self._planned, place=self._place)
+        self.checklist = Checklist(on_cluster=bool(job.cluster))
         self._rows.clear()
         clear_layout(self._list)
         self._show_rows()
@@ -178,17 +189,13 @@ class LaunchPanel(QDialog):
             trials = self._search.search.number_of_trials
             of_sweep = self.tr("1 trial") if trials == 1 else self.tr("{count} trials").format(count=trials)
             replicas = self.tr("{trials}, each of {replicas}").format(trials=of_sweep, replicas=replicas)
-        self.about.setText(self._about(replicas))
+        self.about.setText(self._about(replicas, job.cluster))
         self.notice.clear()
         self.question.hide()
         self.again.hide()
         self.cancel_button.setText(self.tr("Cancel"))
         self.cancel_button.setEnabled(True)
         self.cancel_button.setFocus()
-        if self._search is not None:
-            job: LaunchJob = SweepJob(self._source, self._search, self._model, self, planned=self._planned)
-        else:
-            job = LaunchJob(self._source, self._model, parent=self, planned=self._planned)
         job.checked.connect(self._checked)
         job.progressed.connect(self._progressed)
         job.asked.connect(self._asked)
@@ -344,9 +351,15 @@ class LaunchPanel(QDialog):
             self._planned = self._free
             self._begin()
 
-    def _about(self, replicas: str) -> str:
-        """Returns a text about the launch: its replicas or trials, and the planned time if it is later than now."""
+    def _about(self, replicas: str, cluster: str) -> str:
+        """Returns a description of the launch: replicas or trials, the cluster, and a planned time later than now."""
         now = datetime.now(UTC)
+        if cluster:
+            start = self._planned.at(now).start
+            if start is None:
+                return self.tr("{replicas} on the Slurm cluster {cluster}").format(replicas=replicas, cluster=cluster)
+            text = self.tr("{replicas} on the Slurm cluster {cluster}; its job starts {when} at the earliest")
+            return text.format(replicas=replicas, cluster=cluster, when=until(now, start, local_zone()))
         if not self._planned.at(now).is_later:
             return replicas
         when = self._planned.words(now, local_zone())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication
@@ -55,6 +57,18 @@ def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> 
     then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
     time = formatting.clock(seconds, exact=exact)
     return time if then.date() == today.date() else f"{then.day} {then.strftime('%b')} {time}"
+
+
+_UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def with_local_times(text: str) -> str:
+    """Returns a reason with its times, such as 2026-11-28T14:00:00Z, as local times such as 15:00."""
+
+    def local(match: re.Match[str]) -> str:
+        return day_and_clock(datetime.fromisoformat(match[0]).timestamp(), time.time())
+
+    return _UTC_TIME.sub(local, text)
 
 
 def day_or_clock(seconds: float | None, now: float) -> str:
@@ -119,7 +133,7 @@ def moment_in_words(moment: TimelineEvent) -> str:
         "replica": moment.replica,
         "host": moment.host,
         "state": state_word(moment.state),
-        "reason": moment.reason,
+        "reason": with_local_times(moment.reason),
         "by": moment.by or translate("Runs", "another user"),
     }
     waiting = moment.waiting

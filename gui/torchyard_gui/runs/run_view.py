@@ -16,7 +16,7 @@ from torchyard_gui.bridge.runs_model import RunsModel
 from torchyard_gui.canvas.live_state import HostLiveState
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
-from torchyard_gui.runs.labels import clock, ended_at, restarting_sentence
+from torchyard_gui.runs.labels import clock, ended_at, restarting_sentence, with_local_times
 from torchyard_gui.runs.logs.log_dock import LogDock
 from torchyard_gui.runs.plots.run_plots import MOST, Plots
 from torchyard_gui.runs.replica_table import ReplicaTable
@@ -228,6 +228,10 @@ class RunView(QWidget):
             self.notice.show_error(error, kind="warn", closable=False, is_known=is_known)
         elif picture.state == "restarting":
             self._notice_of("warn", restarting_sentence(picture), is_known)
+        elif picture.state == "waiting" and picture.reason:
+            reason = with_local_times(picture.reason)
+            text = f"{reason[:1].upper()}{reason[1:]}."
+            self.notice.show_notice("info", text, closable=False, is_known=is_known)
         else:
             self.notice.clear()
 

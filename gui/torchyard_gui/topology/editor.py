@@ -12,6 +12,7 @@ from PySide6.QtCore import QObject, Signal, SignalInstance
 from PySide6.QtGui import QUndoStack
 
 from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.topology.document import clipboard, edits
 from torchyard_core.topology.document.regrouping import regrouped, regrouping
 from torchyard_core.topology.document.topology_document import TopologyDocument
@@ -22,6 +23,7 @@ from torchyard_core.topology.placement import manual_placement
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.presets import preset, with_preset
 from torchyard_gui.bridge.host_states import HostState
+from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.topology.labels import named, preset_title, regrouped_text, role_name, role_plural
 from torchyard_gui.topology.undo import Edit
 from torchyard_gui.widgets.next_steps import error_text, quoted
@@ -39,10 +41,13 @@ class Editor(QObject):
     """Emitted when the document has changed."""
     selection_changed = Signal()
 
-    def __init__(self, document: TopologyDocument, hosts: HostsSource, parent: QObject | None = None) -> None:
+    def __init__(
+        self, document: TopologyDocument, hosts: HostsSource, place: PlanningPlace, parent: QObject | None = None
+    ) -> None:
         super().__init__(parent)
         self.document = document
         self._hosts = hosts
+        self._place = place
         self._selection: tuple[str, ...] = ()
         self._known: frozenset[str] = frozenset()
         self.stack = QUndoStack(self, undoLimit=MOST_STEPS)
@@ -62,8 +67,35 @@ class Editor(QObject):
         """
         return not self.document.problems or bool(self.value.pools)
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster for which the topology is planned; None for the hosts of the fleet file."""
+        return self._place.cluster_for(self.value)
+
+    def plan_input(self) -> tuple[Topology, tuple[HostFacts, ...]]:
+        """Returns the topology and the hosts, or the slots of a cluster, for the planner."""
+        cluster = self.cluster
+        if cluster is None:
+            return self.value, tuple(self._hosts.facts())
+        return self._place.plan_input(self.value, cluster)
+
     def facts(self) -> Sequence[HostFacts]:
-        return self._hosts.facts()
+        """Returns the hosts, or the slots of a cluster, on which replicas can be placed."""
+        return self.plan_input()[1]
+
+    def host_names(self) -> tuple[str, ...]:
+        """Returns the names that a pool may refer to as its hosts."""
+        names = [facts.name for facts in self._hosts.facts()]
+        return (*names, *(cluster.name for cluster in self._place.clusters))
+
+    def _chosen_by_scheduler(self) -> str:
+        """Returns why replicas cannot be pinned, if a scheduler chooses the nodes; otherwise ""."""
+        cluster = self.cluster
+        if cluster is None:
+            return ""
+        return self.tr("Slurm chooses the nodes of {cluster}, so replicas cannot be pinned to them.").format(
+            cluster=cluster.name
+        )
 
     @property
     def selection(self) -> tuple[str, ...]:
@@ -210,6 +242,8 @@ class Editor(QObject):
         """Pins replicas to a host or slot. An empty target unpins the replicas."""
         if not target:
             return self.unpin(names)
+        if why := self._chosen_by_scheduler():
+            return why
         text = self.tr("Put {replicas} on {target}").format(replicas=named(names), target=target)
 
         def change(value: Topology) -> Topology:
@@ -236,17 +270,15 @@ class Editor(QObject):
 
     def why_not(self, names: Sequence[str], target: str) -> str:
         """Returns why replicas cannot be placed on a target, or "" if they can."""
-        if why := self._why_invalid():
+        if why := self._why_invalid() or (self._chosen_by_scheduler() if target else ""):
             return why
-        return manual_placement.drop_refusal(self.value, self.facts(), names, target)
+        return manual_placement.drop_refusal(*self.plan_input(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
         """Returns why a new replica cannot be placed on a target, or "" if it can."""
-        if why := self._why_invalid():
+        if why := self._why_invalid() or (self._chosen_by_scheduler() if target else ""):
             return why
-        return manual_placement.new_replica_refusal(
-            self.value, self.facts(), role, target, gpus=self.gpus_for(role, target)
-        )
+        return manual_placement.new_replica_refusal(*self.plan_input(), role, target, gpus=self.gpus_for(role, target))
 
     def regroup(self, names: Sequence[str], target: str, places: Mapping[str, str]) -> str:
         """Moves replicas to another group, as `regrouping` decides, and selects the replicas that are there afterwards.
@@ -254,6 +286,8 @@ class Editor(QObject):
         Args:
             places: Current place of each placed replica, as the text of a pin.
         """
+        if why := self.why_not_regroup(names, target):
+            return why
         now: list[str] = []
 
         def change(value: Topology) -> Topology:
@@ -268,10 +302,11 @@ class Editor(QObject):
     def why_not_regroup(self, names: Sequence[str], target: str) -> str:
         """Returns why replicas cannot move to another group, or "" if they can."""
         try:
-            regrouping(self.value, names, target)
+            found = regrouping(self.value, names, target)
         except TorchyardError as problem:
             return quoted(problem.message)
-        return ""
+        # An exchange pins replicas to each other's places.
+        return self._chosen_by_scheduler() if found.exchanges else ""
 
     def regroup_effect(self, names: Sequence[str], target: str) -> str:
         """Returns a description of what moving replicas to another group does, or "" if it changes nothing.

@@ -12,7 +12,7 @@ from torchyard_core.errors import TorchyardError
 from torchyard_gui.widgets.next_steps import button_text, error_text, take_step, with_buttons
 from torchyard_gui.widgets.notice_bar import Kind, NoticeBar
 
-ORDER = ("file", "disk", "read-only", "recovery", "restored", "launch", "export")
+ORDER = ("file", "disk", "read-only", "recovery", "restored", "launch", "place", "export")
 """The subjects of notices by priority. There is at most one notice about each subject."""
 
 

@@ -20,6 +20,8 @@ from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.placement.pin_syntax import pin_text
 from torchyard_core.topology.strategies.link_load import ExchangeFacts
+from torchyard_gui.bridge.host_states import HostState
+from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
@@ -83,6 +85,7 @@ class TopologyPage(QWidget):
         document: TopologyDocument | None = None,
         recovery_folder: Path | None = None,
         planning: PlanningTime | None = None,
+        place: PlanningPlace | None = None,
         parent: QWidget | None = None,
     ) -> None:
         """Creates the page.
@@ -90,12 +93,14 @@ class TopologyPage(QWidget):
         Args:
             recovery_folder: Folder for recovery snapshots. If it is None, no snapshots are written.
             planning: Planned time with its bookings; by default the current time without bookings.
+            place: Place for which the page plans; by default the hosts, without clusters.
         """
         super().__init__(parent)
         self.title = self.tr("Topology")
         self.icon_name = "topology"
         self.document = document if document is not None else TopologyDocument()
-        self.editor = Editor(self.document, hosts, self)
+        self.place = place if place is not None else PlanningPlace(parent=self)
+        self.editor = Editor(self.document, hosts, self.place, self)
         self._hosts = hosts
         self._settings = settings
         self.planning = planning if planning is not None else PlanningTime(parent=self)
@@ -104,6 +109,8 @@ class TopologyPage(QWidget):
         self.advisor: Advisor | None = None
         """Makes advice and measures scripts; set by the window."""
         self._may_close = False
+        self._planned_for: tuple[object, object] = (None, None)
+        """The cluster for which the page plans, and the cluster's description."""
         self._keeps_racks = False
         """Whether racks keep their places. Opening, saving and tidying arrange them once."""
         self._racks: WeakKeyDictionary[DocumentState, Sequence[str]] = WeakKeyDictionary()
@@ -130,7 +137,8 @@ class TopologyPage(QWidget):
         self.autosave = Autosave(self.document, recovery_folder, self)
         self._make_actions()
         self.bar = TopBar(
-            self.edits.undo, self.edits.redo, self.show_advice, self.show_yaml, self.launch_action, self.planning
+            *(self.edits.undo, self.edits.redo, self.show_advice, self.show_yaml, self.launch_action),
+            *(self.planning, self.place),
         )
         self._jumps = ProblemNavigation(
             self.editor, self.scene, self.view, self.inspector, self._show_in_palette, self._show_line
@@ -145,14 +153,7 @@ class TopologyPage(QWidget):
 
     def page_actions(self) -> list[QAction]:
         of_files = [*self.files.actions(), *self.foreign.actions()]
-        return [
-            *of_files,
-            *self.edits.actions(),
-            *self._view_actions,
-            self.when_action,
-            self.launch_action,
-            self.sweep_action,
-        ]
+        return [*of_files, *self.edits.actions(), *self._view_actions, *self._run_actions]
 
     def more_actions(self) -> list[QAction]:
         return self.edits.add_presets
@@ -164,6 +165,12 @@ class TopologyPage(QWidget):
             return []
         replicas = self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
         on = self.tr("1 host") if hosts == 1 else self.tr("{count} hosts").format(count=hosts)
+        cluster = self.editor.cluster
+        if cluster is not None and self.place.status(cluster).description is None:
+            on = cluster.name
+        elif cluster is not None:
+            on = self.tr("1 node of {cluster}") if hosts == 1 else self.tr("{count} nodes of {cluster}")
+            on = on.format(count=hosts, cluster=cluster.name)
         return [self.tr("{replicas} on {hosts}").format(replicas=replicas, hosts=on)]
 
     def panes(self) -> list[QWidget]:
@@ -300,7 +307,7 @@ class TopologyPage(QWidget):
             self.show_advice,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
-            view(self.tr("Check all hosts"), self._hosts.check, "F5", "refresh", checks),
+            view(self.tr("Check all hosts"), self._check, "F5", "refresh", checks),
             view(self.tr("Fields of the selection"), self.fields.toggle, "Ctrl+I", "edit", fields),
         ]
         found = self.tr("Select replicas by part of their name, pool or host; is:pinned and is:invalid")
@@ -309,10 +316,16 @@ class TopologyPage(QWidget):
         )
         tip = self.tr("Set the time for which free GPUs are counted")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
+        tip = self.tr("Choose the hosts of the fleet, or a Slurm cluster, for runs")
+        self.where_action = action(
+            self, "run", self.tr("Where …"), lambda: self.bar.where.open(), "Ctrl+Shift+L", "fleet", tip
+        )
+        self.where_action.setVisible(bool(self.place.clusters))
         self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "Ctrl+Enter", "play")
         tip = self.tr("Search the best hyperparameters: run the topology many times with other arguments")
         sweep = self.tr("New sweep …")
         self.sweep_action = action(self, "run", sweep, self.sweep_requested.emit, "Ctrl+Shift+Enter", "sweeps", tip)
+        self._run_actions = [self.when_action, self.where_action, self.launch_action, self.sweep_action]
         self._name_launch()
         self.addActions(self.page_actions())
 
@@ -321,6 +334,7 @@ class TopologyPage(QWidget):
         self.editor.selection_changed.connect(self._show_selection)
         self._hosts.facts_changed.connect(self._refresh)
         self.planning.changed.connect(self._planning_changed)
+        self.place.changed.connect(self._place_changed)
         self.document.path_changed.connect(self._follow_file)
         self.files.opened.connect(self.view.fit)
         self.files.opened.connect(self.yaml.forget)
@@ -353,10 +367,14 @@ class TopologyPage(QWidget):
 
     def _refresh(self) -> None:
         """Shows the current topology and schedules its validation."""
-        hosts = tuple(self.editor.facts())
         states = self._hosts.states()
         value = self.document.value
-        self._plan = plan(value, hosts)
+        cluster = self.editor.cluster
+        planned, hosts = self.editor.plan_input()
+        self._plan = plan(planned, hosts)
+        if cluster is not None:
+            self._plan, hosts = self.place.numbered(self._plan, cluster, hosts)
+            states = {host.name: HostState.READY if host.checked else HostState.UNKNOWN for host in hosts}
         keep, state = self._keeps_racks, self.document.state
         # Undo and redo show the racks of the state that they restore. Any other edit keeps the racks and adds new ones.
         racks = self._racks.get(state, self.scene.hosts) if keep else ()
@@ -367,11 +385,11 @@ class TopologyPage(QWidget):
         self._keeps_racks = True
         self.scene.show_hosts(design_states(self._plan, hosts, states, self.planning))
         self.scene.set_selection(self.editor.selection)
-        self.palette_.show_plan(self._plan, hosts, states)
+        self.palette_.show_plan(self._plan, hosts if cluster is None else (), states)
         self.inspector.show_plan(self._plan)
         if "finder" in self.__dict__:
             self.finder.show_plan(self._plan)
-        self.bar.show_plan(self._plan, hosts)
+        self.bar.show_plan(value, self._plan, hosts)
         self.bar.show_document(self.document)
         self.launch_action.setEnabled(bool(value.pools))
         self._name_launch()
@@ -379,6 +397,8 @@ class TopologyPage(QWidget):
         self._say_title()
         self.checks.soon()
         self.status_changed.emit()
+        if cluster is not None:
+            self.place.want(cluster)
 
     def tidy(self) -> None:
         """Removes racks that the topology does not use and that the user has not added. Arranges the others in fleet
@@ -396,7 +416,30 @@ class TopologyPage(QWidget):
             reason = self.tr("Add a replica first: drag a role from the palette, or press A")
         else:
             reason = self.tr("Correct the text of the file first")
-        name_launch(self.launch_action, self.planning, reason)
+        name_launch(self.launch_action, self.planning, self.editor.cluster, reason)
+
+    def _check(self) -> None:
+        """Checks all hosts, and the cluster for which the page plans."""
+        self._hosts.check()
+        if (cluster := self.editor.cluster) is not None:
+            self.place.check(cluster)
+
+    def _place_changed(self) -> None:
+        """Updates the page after a change of the place, or of what is known about its cluster."""
+        self.where_action.setVisible(bool(self.place.clusters))
+        cluster = self.editor.cluster
+        description = self.place.status(cluster).description if cluster is not None else None
+        if (cluster, description) != self._planned_for:
+            self._planned_for = cluster, description
+            self._keeps_racks = False  # All racks are others, so that no replica counts as moved.
+            self._racks.clear()
+        self._refresh()
+        error = self.place.status(cluster).error if cluster is not None else None
+        if cluster is None or error is None:
+            self.notices.clear("place")
+        else:
+            again = NoticeButton(self.tr("Try again"), lambda: self.place.check(cluster))
+            self.notices.show_error("place", error, again)
 
     def _planning_changed(self) -> None:
         """Updates the page after a change of the planned time or of the bookings during that time."""

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QLineEdit, QPushButton, QWidget
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.planned_time import PlannedTime, parse_planned_time
+from torchyard_core.fleet.cluster import Cluster
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets.buttons import push_button
@@ -29,6 +30,7 @@ class PlannedTimeControl(QPushButton):
         super().__init__(parent)
         self._planning = planning
         self._is_short = False
+        self._is_on_cluster = False
         self.clicked.connect(self.open)
         planning.changed.connect(self.refresh)
         self.refresh()
@@ -53,14 +55,22 @@ class PlannedTimeControl(QPushButton):
             self._is_short = is_short
             self.refresh()
 
+    def set_on_cluster(self, is_on_cluster: bool) -> None:
+        """Sets whether the page plans for a cluster, whose GPUs a launch does not book."""
+        if is_on_cluster != self._is_on_cluster:
+            self._is_on_cluster = is_on_cluster
+            self.refresh()
+
     def refresh(self) -> None:
         planning = self._planning
         named = self.tr("When: {when}").format(when=planning.words)
         self.setText(planning.words if self._is_short else named)
         tip = self.tr("The time that this page plans for. GPUs that others have booked for part of it count as taken.")
-        if planning.planned.is_later:
+        if self._is_on_cluster:
+            tip = self.tr("The earliest start of the job. Slurm allocates its nodes; the length has no effect.")
+        elif planning.planned.is_later:
             tip += " " + self.tr("A launch books the GPUs, and the run starts automatically at that time.")
-        if planning.away:
+        if planning.away and not self._is_on_cluster:
             tip += " " + self.tr("The calendar does not answer; bookings are as of {time}.").format(time=planning.away)
         self.setToolTip(tip)
         self.setAccessibleName(named)
@@ -68,14 +78,20 @@ class PlannedTimeControl(QPushButton):
         self.setIcon(icon("warning" if planning.away else "clock"))
 
 
-def name_launch(launch: QAction, planning: PlanningTime, reason: str = "") -> None:
-    """Sets the text, its short form and the tool tip of the launch action according to the planned time.
+def name_launch(launch: QAction, planning: PlanningTime, cluster: Cluster | None = None, reason: str = "") -> None:
+    """Sets the text, its short form and the tool tip of the launch action according to the planned time and place.
 
     Args:
+        cluster: The cluster on which the run takes place; None for the hosts of the fleet file.
         reason: Why the topology cannot be launched; the tool tip then contains this reason.
     """
     tr = QCoreApplication.translate
-    if planning.planned.is_later:
+    if cluster is not None:
+        text = short = tr("Topology", "Launch …")
+        tip = tr("Topology", "Submit this topology to the Slurm cluster {cluster}").format(cluster=cluster.name)
+        if planning.planned.is_later:
+            tip += tr("Topology", "; its job starts {when} at the earliest").format(when=planning.start_words)
+    elif planning.planned.is_later:
         text, short = tr("Topology", "Book and launch …"), tr("Topology", "Book …")
         tip = tr("Topology", "Book the GPUs for {when}; the run starts automatically then").format(when=planning.words)
     else:

@@ -9,12 +9,14 @@ from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QToolButton, QWi
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.document.topology_document import TopologyDocument
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.model import StrategyKind, Topology
+from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.labels import strategy_name, strategy_sentence
+from torchyard_gui.topology.place_control import PlaceControl
 from torchyard_gui.topology.planned_time_control import PlannedTimeControl
 from torchyard_gui.widgets.input_fields import Segmented
 from torchyard_gui.widgets.layouts import hbox
@@ -43,6 +45,7 @@ class TopBar(QFrame):
         yaml: QAction,
         launch: QAction,
         planning: PlanningTime,
+        place: PlanningPlace,
     ) -> None:
         super().__init__()
         self.setProperty("bar", True)
@@ -61,6 +64,7 @@ class TopBar(QFrame):
         self.arrangement.setAccessibleName(self.tr("Arrangement of replicas"))
         self.arrangement.button("host").setToolTip(self.tr("Replicas on their hosts (Ctrl+G)"))
         self.arrangement.button("group").setToolTip(self.tr("Replicas in their worker and server groups (Ctrl+G)"))
+        self.where = PlaceControl(place)
         self.when = PlannedTimeControl(planning)
         self.gpus = ElidedLabel(role="small", ink="2")
         self._strategy_name = label(self.tr("Strategy"), ink="2")
@@ -80,6 +84,7 @@ class TopBar(QFrame):
             4,
             self.arrangement,
             (None, 1),
+            self.where,
             self.when,
             self.gpus,
             4,
@@ -92,6 +97,7 @@ class TopBar(QFrame):
         )
         launch.changed.connect(self.fit)
         planning.changed.connect(self.fit)
+        place.changed.connect(self.fit)
         self._set_form(LONG)
 
     def minimumSizeHint(self) -> QSize:
@@ -116,6 +122,7 @@ class TopBar(QFrame):
     def _set_form(self, form: int) -> None:
         self._form = form
         self._strategy_name.setHidden(form >= SHORT)
+        self.where.set_short(form >= SHORT)
         self.when.set_short(form >= SHORT)
         self.gpus.setHidden(form >= NO_COUNT)
         self._row.setSpacing(SPACING - 3 if form == SHORTEST else SPACING)
@@ -150,8 +157,16 @@ class TopBar(QFrame):
         self.launch.setToolTip(launch.toolTip())
         self.launch.setEnabled(launch.isEnabled())
 
-    def show_plan(self, plan: Plan, hosts: tuple[HostFacts, ...]) -> None:
-        """Shows the strategy, and how many of the free GPUs the topology uses."""
+    def show_plan(self, topology: Topology, plan: Plan, hosts: tuple[HostFacts, ...]) -> None:
+        """Shows the strategy, and how many of the free GPUs the topology uses.
+
+        Args:
+            topology: The topology of the document.
+            plan: Its plan.
+            hosts: The hosts, or the slots of a cluster.
+        """
+        self.where.show_topology(topology)
+        self.when.set_on_cluster(any(host.cluster for host in hosts))
         kind = plan.topology.strategy.kind
         self.strategy.set_values([kind])
         self.strategy.setToolTip(strategy_sentence(kind))
@@ -164,6 +179,9 @@ class TopBar(QFrame):
         self.fit()
 
     def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...], unknown: bool) -> str:
+        on_nodes = any(host.cluster and host.checked for host in hosts)
+        if on_nodes and any(planned.gpus for planned in plan.replicas):
+            return self._gpus_of_nodes(sum(len(planned.gpus) for planned in plan.replicas), len(plan.hosts))
         free = sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)
         used = sum(len(planned.gpus) for planned in plan.replicas)
         if free and unknown:
@@ -178,6 +196,11 @@ class TopBar(QFrame):
         if not used:
             return self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
         return self.tr("1 GPU used") if used == 1 else self.tr("{used} GPUs used").format(used=used)
+
+    def _gpus_of_nodes(self, gpus: int, nodes: int) -> str:
+        if nodes == 1:
+            return self.tr("1 GPU of 1 node") if gpus == 1 else self.tr("{gpus} GPUs of 1 node").format(gpus=gpus)
+        return self.tr("{gpus} GPUs of {nodes} nodes").format(gpus=gpus, nodes=nodes)
 
     def kind(self) -> StrategyKind:
         return next(kind for kind in StrategyKind if strategy_name(kind) == self.strategy.currentText())

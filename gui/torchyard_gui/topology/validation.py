@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from PySide6.QtCore import QObject, QTimer
 
 from torchyard_core.launch.rank_assignment import plan
@@ -50,9 +52,9 @@ class Validation(QObject):
         elif not document.value.pools and not document.is_modified:
             found = ()  # A new document is empty, which does not count as an error.
         else:
-            hosts = tuple(self._editor.facts())
-            file = document.as_file()
-            checked = plan(document.value, hosts, found=file.check(hosts), line=file.line)
+            value, hosts = self._editor.plan_input()
+            file = replace(document.as_file(), topology=value)
+            checked = plan(value, hosts, found=file.check(hosts), line=file.line)
             found = in_window(checked.problems)
         self._yaml.file = file
         self._problems.show_problems(found)

@@ -15,6 +15,7 @@ from torchyard_core.home import Home
 from torchyard_core.topology.document.topology_document import TopologyDocument
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.login_questions import LoginQuestions
+from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 from torchyard_gui.windows.login_dialog import LoginAsker
@@ -59,6 +60,8 @@ class WindowConnections(QObject):
         self.document = TopologyDocument()
         self.planning = PlanningTime(self.fleet, self._calendar, from_text(window.settings.planned), self)
         self.planning.chosen.connect(self._keep_planned)
+        self.place = PlanningPlace(self.fleet, window.settings.place, self)
+        self.place.chosen.connect(self._keep_place)
         self._live_runs: set[str] = set()
         self._live_bookings: tuple[Booking, ...] = ()
         self._topology_file: tuple[tuple[DocumentState, Path | None], TopologyFile | None] | None = None
@@ -211,6 +214,9 @@ class WindowConnections(QObject):
     def _keep_planned(self, planned: PlannedTime) -> None:
         self.window.settings.planned = planned.to_text()
 
+    def _keep_place(self, place: str) -> None:
+        self.window.settings.place = place
+
     def _booked_by_runs(self) -> set[str]:
         made_for = {one.id for one in self.bookings.seen.bookings if one.run_id in self._live_runs}
         return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
@@ -288,6 +294,7 @@ class WindowConnections(QObject):
             document=self.document,
             recovery_folder=self.home.path / "recovery",
             planning=self.planning,
+            place=self.place,
         )
         page.exchange_facts = self.exchange_source.facts
         page.advisor = AdviceSource(self.fleet)
@@ -299,7 +306,9 @@ class WindowConnections(QObject):
     def _make_fleet(self) -> FleetPage:
         from torchyard_gui.fleet.page import FleetPage
 
-        return FleetPage(self.fleet)
+        page = FleetPage(self.fleet)
+        page.trusted.connect(self._trusted)
+        return page
 
     def _make_runs(self) -> RunsPage:
         from torchyard_gui.runs.page import RunsPage
@@ -370,7 +379,7 @@ class WindowConnections(QObject):
     def _take_step(self, step: NextStep) -> None:
         from torchyard_gui.windows.step_actions import StepActions
 
-        StepActions(self.window, self.fleet, self.planning).take(step)
+        StepActions(self.window, self.fleet, self.planning, self.place).take(step)
 
     def open_file(self, path: Path) -> None:
         """Opens a topology file. The Topology page shows any errors."""
@@ -390,7 +399,7 @@ class WindowConnections(QObject):
 
     def _launch(self, source: TopologyFile) -> None:
         """Shows the launch panel. Once the run has started, the Runs page shows it."""
-        self.launch_panel.launch(source, self.planning.planned)
+        self.launch_panel.launch(source, self.planning.planned, place=self.place.place)
 
     def new_sweep(self) -> None:
         """Opens the form of a new sweep of the open topology."""
@@ -454,6 +463,12 @@ class WindowConnections(QObject):
         """
         cast("FleetPage", self.window.page("fleet")).trust(host)
 
+    def _trusted(self, host: str) -> None:
+        """Checks the cluster again whose key, or whose bastion's key, may be the one that has been recorded."""
+        for cluster in self.place.clusters:
+            if self.place.status(cluster).error is not None:
+                self.place.check(cluster)
+
     def _host_changed(self, name: str) -> None:
         self._say_soon.start()
         host = self.fleet.status(name)
@@ -479,6 +494,7 @@ class WindowConnections(QObject):
         cast("TopologyPage", self.window.page("topology")).make_rest()
         self.window.make_pages()
         self.fleet.check()
+        self.place.begin()
         self._use_calendar()
         self.settings.reload()
         self.session.start()

@@ -11,6 +11,7 @@ from torchyard_core.booking.time_parser import length
 from torchyard_core.errors import TorchyardError
 from torchyard_core.problems import Problem
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.windows.main_window import MainWindow
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 class StepActions:
     """Performs next steps, most of them on a page, which is then shown."""
 
-    def __init__(self, window: MainWindow, fleet: FleetModel, planning: PlanningTime) -> None:
+    def __init__(self, window: MainWindow, fleet: FleetModel, planning: PlanningTime, place: PlanningPlace) -> None:
         self._window = window
         self._fleet = fleet
         self._planning = planning
+        self._place = place
         # The type is Any, because each function accepts only the type of step that is its key.
         self.actions: dict[type[steps.NextStep], Callable[[Any], object]] = {
             steps.DeployAgent: self._deploy,
@@ -90,10 +92,16 @@ class StepActions:
         self._fleet.deploy([step.host])
 
     def _check(self, step: steps.CheckHosts) -> None:
+        clusters = [cluster for cluster in self._place.clusters if cluster.name in step.hosts]
+        for cluster in clusters:
+            self._place.check(cluster)
+        hosts = [host for host in step.hosts if all(cluster.name != host for cluster in clusters)]
+        if clusters and not hosts:
+            return
         page = self._hosts
-        for host in step.hosts[:1]:
+        for host in hosts[:1]:
             page.list.choose(host)
-        self._fleet.check(list(step.hosts) or None)
+        self._fleet.check(hosts or None)
 
     def _plan(self, step: steps.LaunchAt) -> None:
         planning = self._planning

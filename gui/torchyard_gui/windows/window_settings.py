@@ -39,6 +39,15 @@ class WindowSettings:
         self._settings.setValue("topology/planned", text)
 
     @property
+    def place(self) -> str:
+        """The cluster for which the Topology page plans; "" for the hosts of the fleet file."""
+        return cast(str, self._settings.value("topology/place", "", type=str))
+
+    @place.setter
+    def place(self, name: str) -> None:
+        self._settings.setValue("topology/place", name)
+
+    @property
     def canvas_by_group(self) -> bool:
         """Whether the Topology page shows replicas by group instead of by host."""
         return cast(bool, self._settings.value("topology/by_group", False, type=bool))

@@ -94,3 +94,19 @@ def test_the_sentence_of_a_waiting_job_has_slurm_s_reason_and_estimate() -> None
     job = Job("7", "PENDING", "(Resources)", 4102444800.0, "")
     assert job.sentence == "job 7 waits in the queue: Resources; Slurm expects its start at 2100-01-01T00:00:00Z"
     assert Job("7", "PENDING", "None", None, "").sentence == "job 7 waits in the queue"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("gpu[007-010,12],login", ["gpu007", "gpu008", "gpu009", "gpu010", "gpu12", "login"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("n[1,3]-ib", ["n1-ib", "n3-ib"]),
+        ("(null)", []),
+        ("", []),
+    ],
+)
+def test_a_list_of_nodes_is_expanded(text: str, names: list[str]) -> None:
+    assert commands.hostlist(text) == names

@@ -13,9 +13,9 @@ from torchyard_agent.slurm.job_queue import JobQueue, accounted_state
 SQUEUE = """#!/bin/sh
 echo "$@" >> {calls}
 test -e {fails} && exit 1
-echo '7|torchyard-20260101-000000-aaaa|RUNNING|None|N/A|n1|'
-echo '8+0|torchyard-20260101-000000-bbbb|PENDING|Resources|4102444800||'
-echo '9|someone-else|RUNNING|None|N/A|n2|'
+echo "7|torchyard-20260101-000000-aaaa|RUNNING|None|N/A|n1|$(id -un)|N/A|"
+echo "8+0|torchyard-20260101-000000-bbbb|PENDING|Resources|4102444800||$(id -un)|N/A|"
+echo "9|torchyard-20260101-000000-cccc|RUNNING|None|1700000000|n2|kim|1700003600|"
 """
 
 
@@ -48,6 +48,29 @@ def test_all_sessions_share_one_call_with_all_runs(calls: Path, tmp_path: Path) 
         assert queue.job("20260101-000000-cccc") is None
     (call,) = calls.read_text().splitlines()
     assert "-O JobArrayID:|,Name:|" in call
+
+
+def test_one_call_covers_the_jobs_of_all_users_while_a_calendar_is_wanted(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchyard_agent.slurm.job_queue.EVERY_S", 0.05)
+
+    async def look() -> list[list[str]]:
+        queue = JobQueue(str(tmp_path))
+        await queue.refresh()
+        found = await queue.everyone()
+        assert queue.job("20260101-000000-aaaa") is not None
+        assert queue.job("20260101-000000-cccc") is None  # The run of another user.
+        other = JobQueue(str(tmp_path))
+        assert await other.everyone() == found
+        return found
+
+    found = asyncio.run(look())
+    assert ["9", "torchyard-20260101-000000-cccc", "RUNNING", "1700000000", "n2", "kim", "1700003600"] in found
+    first, *others = calls.read_text().splitlines()
+    assert " -u " in first
+    assert others
+    assert not [call for call in others if " -u " in call]
 
 
 def test_a_failing_controller_is_asked_less_often(calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

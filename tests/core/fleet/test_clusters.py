@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_core.engines.registry import engine_of, on_place, open_fleet
+from torchyard_core.engines.registry import engine_of, on_place, open_fleet, use_inventory
 from torchyard_core.engines.slurm.engine import SlurmEngine
 from torchyard_core.engines.ssh import SshEngine
 from torchyard_core.errors import UsageError
+from torchyard_core.fleet.cluster import cluster_named_by
 from torchyard_core.fleet.inventory import Host, add_host, read_fleet
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
@@ -87,3 +88,27 @@ def test_on_puts_all_pools_on_the_cluster(file: Path, tmp_path: Path) -> None:
     assert (moved.pools[0].hosts, moved.pools[0].labels, moved.pins) == (("hpc",), {}, {})
     with pytest.raises(UsageError, match="no cluster `hpd`; did you mean `hpc`"):
         on_place(topology_from_text(text), "hpd", fleet)
+
+
+def test_the_links_of_a_cluster_are_kept_until_its_entry_changes(file: Path, tmp_path: Path) -> None:
+    inventory = read_fleet(file).usable()
+    fleet = open_fleet(inventory.hosts, inventory.clusters, tmp_path / "known", tmp_path / "facts")
+    (before,) = fleet.others
+    use_inventory(fleet, inventory.hosts, inventory.clusters)
+    assert fleet.others == (before,)
+    file.write_text(FLEET.replace("partition: gpu", "partition: cpu"))
+    changed = read_fleet(file).usable()
+    use_inventory(fleet, changed.hosts, changed.clusters)
+    (after,) = fleet.others
+    assert after is not before
+    assert fleet.knows("hpc.1")
+    use_inventory(fleet, changed.hosts, ())
+    assert not fleet.knows("hpc.1")
+
+
+def test_a_cluster_is_named_by_a_topology_if_all_pools_name_it(file: Path) -> None:
+    clusters = read_fleet(file).usable().clusters
+    worker = "role: worker, replicas: 1"
+    assert cluster_named_by(topology(f"{worker}, hosts: [hpc]", f"{worker}, hosts: [hpc]"), clusters) == clusters[0]
+    assert cluster_named_by(topology(f"{worker}, hosts: [hpc]", worker), clusters) is None
+    assert cluster_named_by(topology(worker), clusters) is None

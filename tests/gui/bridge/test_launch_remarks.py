@@ -20,7 +20,7 @@ class OpenLink:
 
 def test_a_newer_agent_is_an_amber_line_of_the_checklist(qtbot: Any) -> None:
     links = {"gpu-a": OpenLink(NEWER), "gpu-b": OpenLink("")}
-    model: Any = SimpleNamespace(fleet=SimpleNamespace(open_link=links.get))
+    model: Any = SimpleNamespace(fleet=SimpleNamespace(open_link=links.get), inventory=SimpleNamespace(clusters=()))
     job = LaunchJob(topology_from_text("version: 1"), model)
     found = {host: Check("host", host, True, "agent 0.2.0 on Python 3.11") for host in ("gpu-a", "gpu-b", "gpu-c")}
 

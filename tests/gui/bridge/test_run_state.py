@@ -242,3 +242,20 @@ def test_a_loss_that_is_not_finite_is_shown_and_not_the_last_finite_one() -> Non
     sample["reports"][key]["loss"] = None
     picture.take_sample("gpu-a", sample, 102.0, RunChanges())
     assert loss(picture.tracks[replica].ring.last("loss")) == loss(picture.total("loss")) == "NaN"
+
+
+def test_the_nodes_of_a_run_on_a_cluster_are_known_while_it_does_not_wait() -> None:
+    run = Acting((host("hpc.1", 2), host("hpc.2", 2)))
+    picture = RunState(run.run_id, run.name, "hpc.1", run.plan.hosts, "hpc")
+    picture.take_record(run._record(), ())
+    assert [(one.cluster, one.node) for one in picture.plan_hosts] == [("hpc", ""), ("hpc", "")]
+    run.play("run_state", state="waiting", reason="job 7 waits in the queue: Resources")
+    run.play("run_state", at=2.0, state="starting")
+    tell(picture, run)
+    changes = RunChanges()
+    picture.take_nodes({"hpc.1": "n7", "hpc.2": "n9"}, changes)
+    assert changes.shown
+    assert [one.node for one in picture.plan_hosts] == ["n7", "n9"]
+    run.play("run_state", at=3.0, state="waiting", reason="job 7 waits in the queue: BeginTime")
+    assert tell(picture, run).shown
+    assert [one.node for one in picture.plan_hosts] == ["", ""]

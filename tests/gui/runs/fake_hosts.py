@@ -394,6 +394,10 @@ class ActingFleet:
     def hosts(self) -> dict[str, HostFacts]:
         return {name: facts for run in self._runs for name, facts in run.hosts.items()}
 
+    @property
+    def listing(self) -> tuple[str, ...]:
+        return tuple(self.hosts)
+
     def known(self) -> Sequence[HostFacts]:
         return tuple(self.hosts.values())
 

@@ -13,6 +13,7 @@ from tests.core.examples import host
 from tests.gui.theme_fixture import without_theme
 from tests.gui.topology.page_driver import Driver, FewFiles, FleetOf, Window
 from torchyard_core.topology.host_facts import HostFacts
+from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.topology.page import TopologyPage
 
 MakeDriver = Callable[..., Driver]
@@ -44,10 +45,12 @@ def yard() -> list[HostFacts]:
 def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriver:
     """Returns a function that shows the page with the given hosts in a window."""
 
-    def make(hosts: list[HostFacts] | None = None, recovery: Path | None = None) -> Driver:
+    def make(
+        hosts: list[HostFacts] | None = None, recovery: Path | None = None, place: PlanningPlace | None = None
+    ) -> Driver:
         fleet, recent = FleetOf(yard if hosts is None else hosts), FewFiles()
         with without_theme():
-            page = TopologyPage(fleet, recent, recovery_folder=recovery)
+            page = TopologyPage(fleet, recent, recovery_folder=recovery, place=place)
             window = Window(page)
         fleet.setParent(window)
         qtbot.addWidget(window, before_close_func=lambda _: page.document.start_new())

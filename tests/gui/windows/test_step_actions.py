@@ -74,7 +74,8 @@ def test_each_step_has_a_button_or_a_sentence(kind: type[NextStep]) -> None:
 
 
 def test_the_window_can_do_each_step_that_has_a_button(window: MainWindow) -> None:
-    actions = StepActions(window, wiring_of(window).fleet, wiring_of(window).planning).actions
+    wiring = wiring_of(window)
+    actions = StepActions(window, wiring.fleet, wiring.planning, wiring.place).actions
     assert set(actions) == {kind for kind in KINDS if button_text(example(kind))}
 
 

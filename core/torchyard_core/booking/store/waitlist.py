@@ -95,7 +95,7 @@ class Waitlist:
         until = max((one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting), default=now)
         around = Interval(now, min(until, now + LONGEST_SEARCH))
         hours = {one.owner: self._queries.load_hours(connection, one.owner, around, rules) for one in waiting}
-        slots, busy = self._queries.load_slots(connection), self._queries.load_busy(connection, now, until)
+        slots, busy = self._queries.load_gpus(connection), self._queries.load_busy(connection, now, until)
         served = []
         for one, fit in assign_places(waiting, slots, busy, now, rules, hours):
             draft = normalized(Draft(one.title, fit.gpus, fit.start, fit.end, one.zone, owner=one.owner))

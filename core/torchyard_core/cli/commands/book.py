@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchyard_core.booking.model import Draft
+from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.recurrence import has_end
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import parse_slots
-from torchyard_core.cli.calendar_sync import book_gpus
-from torchyard_core.cli.context import command_context
+from torchyard_core.cli.calendar_sync import add_nodes, book_gpus, mirror_bookings
+from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_json, remark, say
 from torchyard_core.cli.views.booking_tables import answering_clashes, book_command, booking_json, say_each, times, why
-from torchyard_core.errors import UsageError
+from torchyard_core.errors import RunFailed, UsageError
 from torchyard_core.formatting import full_span
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
 
 Zone = Annotated[str | None, typer.Option(help="Zone of the times, like Europe/Berlin [default: yours].")]
 
@@ -25,7 +29,12 @@ Zone = Annotated[str | None, typer.Option(help="Zone of the times, like Europe/B
 def book(
     context: typer.Context,
     gpus: Annotated[
-        list[str], typer.Argument(metavar="GPUS", help="gpu-b:0-3, gpu-b:*, big-cpu:cpu or UUIDs.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="GPUS",
+            help="gpu-b:0-3, gpu-b:*, big-cpu:cpu, UUIDs, or nodes of a cluster: hpc:n7.",
+            show_default=False,
+        ),
     ],
     to: Annotated[str, typer.Option("--to", help="Its end: 17:00, +4h (from its start), 2026-11-23 09:00, RFC 3339.")],
     from_: Annotated[str, typer.Option("--from", help="Its start: now, tomorrow 9, 2026-11-23 09:00, +30m.")] = "now",
@@ -57,6 +66,7 @@ def book(
         raise UsageError("--free-ones is for bookings that repeat.", code="usage", hint="Add --repeat FREQ=WEEKLY.")
     store = chosen.calendar().store()
     booking = book_gpus(chosen, store)
+    add_nodes(chosen, store, gpus)
     slots = booking.slots()
     start, end = times(from_, to, where, store.now())
     wanted = tuple(slot.id for slot in parse_slots(" ".join(gpus), slots))
@@ -70,6 +80,7 @@ def book(
 
     with answering_clashes(slots, instead, as_json=as_json):
         made = booking.book(draft, repeat, free_ones=free_ones)
+    _reserve_nodes(chosen, store, made.booked)
     if not repeat:
         (new,) = made.booked
         if as_json:
@@ -98,3 +109,20 @@ def book(
             remark("The rule has neither COUNT nor UNTIL: these are all that can be booked by now.")
     if not made.booked:
         raise typer.Exit(1)
+
+
+def _reserve_nodes(chosen: CommandContext, store: BookingStore, booked: Sequence[Booking]) -> None:
+    """Reserves the booked nodes of clusters in Slurm. If Slurm refuses, cancels the bookings and raises RunFailed."""
+    refused = {
+        booking_id: problem
+        for result in mirror_bookings(chosen, store, booked)
+        for booking_id, problem in result.problems.items()
+        if any(booking_id == one.id for one in booked)
+    }
+    if refused:
+        for one in booked:
+            store.release(one.id)
+        mirror_bookings(chosen, store, booked)
+        problem = next(iter(refused.values()))
+        message = f"Slurm refuses the reservation, so nothing was booked: {problem.message}"
+        raise RunFailed(message, code="not_reserved", hint=problem.advice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,12 +15,12 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.booking.change_history import headline, lines
 from torchyard_core.booking.errors import BadCalendar, StoreUnavailable
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Slot, rfc3339
+from torchyard_core.booking.model import NODE_PREFIX, Booking, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.sync.cached_calendar import View
 from torchyard_core.booking.time_parser import end_moment, length, moment
-from torchyard_core.cli.calendar_sync import book_gpus, print_age
+from torchyard_core.cli.calendar_sync import book_gpus, mirror_bookings, print_age
 from torchyard_core.cli.commands import booking_admin, booking_search
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import CommandContext, Yes, command_context
@@ -54,6 +55,7 @@ ID = Annotated[
     str, typer.Argument(metavar="ID", help="A booking's ID, or its beginning: `bookings list`.", show_default=False)
 ]
 Since = Annotated[str, typer.Option("--from", help="From when on.")]
+_EVER = (datetime(1970, 1, 2, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
 AROUND = timedelta(days=400)
 """How far before and after now `show` searches for a booking while the database is unavailable."""
 
@@ -68,6 +70,9 @@ def list_bookings(
     gpus: Annotated[str, typer.Option(help="Only those of these GPUs: gpu-b:0-3.")] = "",
     title: Annotated[str, typer.Option(help="Only those with this in their title.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Include those that were released or cancelled.")] = False,
+    on: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="Also the running jobs and reservations of this cluster.")
+    ] = None,
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
@@ -82,7 +87,11 @@ def list_bookings(
     calendar = chosen.calendar()
     asked = _asked(since, until, where)
     owner = calendar.person if mine else person
+    if on is not None and calendar.has_begun:
+        _mirror(chosen, calendar.store(), on)
     view = calendar.view_of(owner, asked.start, asked.end)
+    if on is not None:
+        view = _with_cluster(chosen, view, on, owner, asked)
     wanted = {slot.id for slot in parse_slots(gpus, view.slots)} if gpus else set()
     found = [
         one
@@ -100,6 +109,29 @@ def list_bookings(
         raise typer.Exit(3)
     if calendar.is_private and not as_json:
         remark("This calendar is only on this computer. `torchyard bookings setup-team --help` shares one.")
+
+
+def _mirror(chosen: CommandContext, store: BookingStore, name: str) -> None:
+    """Brings the user's bookings of a cluster's nodes and their reservations into agreement before they are listed."""
+    own = [one for one in store.bookings(*_EVER) if one.owner == store.person]
+    prefix = f"{NODE_PREFIX}{name}/"
+    mirror_bookings(chosen, store, [one for one in own if any(gpu.startswith(prefix) for gpu in one.gpus)])
+
+
+def _with_cluster(chosen: CommandContext, view: View, name: str, owner: str | None, asked: Interval) -> View:
+    """Returns the view with the jobs and reservations of a cluster in an interval, of one owner or of all."""
+    from torchyard_core.engines.registry import read_cluster_calendar
+
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        found = read_cluster_calendar(fleet, name, install=True)
+    mirrored = {one.id for one in view.bookings}
+    there = [
+        one
+        for one in found.without(mirrored)
+        if one.start < asked.end and asked.start < one.until and owner in (None, one.owner)
+    ]
+    bookings = sorted((*view.bookings, *there), key=lambda one: one.start)
+    return replace(view, bookings=tuple(bookings), slots=(*view.slots, *found.slots))
 
 
 def _asked(since: str, until: str, zone: str) -> Interval:
@@ -207,6 +239,7 @@ def cancel(
     else:
         gone = (store.cancel(booking.id),)
     _print_changed(chosen, gone, slots, as_json=as_json)
+    mirror_bookings(chosen, store, gone)
     _serve_waiting(chosen, store)
 
 
@@ -228,6 +261,7 @@ def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> No
     store = chosen.calendar().store()
     gone = store.release(_found(chosen, booking_id).id)
     _print_changed(chosen, (gone,), store.slots(), as_json=as_json)
+    mirror_bookings(chosen, store, (gone,))
     _serve_waiting(chosen, store)
 
 
@@ -315,10 +349,12 @@ def change(
             print_json([booking_json(one, slots) for one in all_changed])
         else:
             say_each("Changed", all_changed, slots, where)
+        mirror_bookings(chosen, store, all_changed)
         _serve_waiting(chosen, store)
         return
     with answering_clashes(slots, instead, as_json=as_json):
         changed = store.change(booking.id, **changes)
+    mirror_bookings(chosen, store, (booking, changed))
     if as_json:
         print_json(booking_json(changed, slots))
     else:

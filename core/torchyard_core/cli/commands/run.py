@@ -73,7 +73,6 @@ def run(
     Example: torchyard run examples/digits/three-hosts.yaml --set pools.workers.replicas=4
     """
     from torchyard_core.app.launch_run import LaunchRun
-    from torchyard_core.engines.registry import on_place
 
     chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts:
@@ -81,14 +80,13 @@ def run(
         inventory = chosen.inventory()
         wanted = booking_options(chosen, book, at, booking)
         with chosen.fleet(inventory.hosts) as fleet:
-            if on is not None:
-                source = on_place(source, on, fleet)
             view = view_for(as_json=as_json)
             launch = LaunchRun(
                 chosen.desktop(fleet),
                 source,
                 callbacks_for(chosen, view, as_json=as_json),
                 name=checked_name(name) if name is not None else "",
+                on=on,
                 booking=wanted,
                 arguments=_again(file, name, set_ or [], on, detach=detach),
             )

@@ -11,7 +11,7 @@ from torchyard_core.fleet.agent_archive import build_archive
 from torchyard_core.fleet.agent_deployment import attach
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.fleet.daemon_client import CALL_TIMEOUT_S, DaemonClient, Listener
-from torchyard_core.fleet.inventory import Host
+from torchyard_core.fleet.inventory import login_host
 from torchyard_core.fleet.ssh import SshDialer
 
 
@@ -93,9 +93,3 @@ class ClusterHosts:
             login, self._login = self._login, None
         if login is not None:
             login.close()
-
-
-def login_host(cluster: Cluster) -> Host:
-    """Returns the login node as a host. Messages refer to it by the cluster's name."""
-    settings = cluster.login.model_dump(exclude_unset=True)
-    return Host(name=cluster.name, **settings)

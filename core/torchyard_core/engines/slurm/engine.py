@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchyard_core.engines.engine import LaunchRequest
+from torchyard_core.engines.slurm.cluster_calendar import node_id
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription
 from torchyard_core.engines.slurm.launch import SlurmLaunch
@@ -36,11 +37,21 @@ class SlurmEngine:
         return on_slots(topology, self._hosts.cluster, self.describe())
 
     def submit(self, request: LaunchRequest) -> Launch:
-        if request.booking.length is not None or request.booking.booking_id is not None:
+        if request.booking.length is not None:
             raise UsageError(
                 "GPUs of a cluster cannot be booked for a run: Slurm allocates them.",
                 code="no_booking",
                 hint="Leave the booking out; --at gives the job's earliest start.",
+            )
+        booking = request.calendar.chosen_booking() if request.booking.booking_id is not None else None
+        if booking is not None and not all(
+            slot.startswith(node_id(self._hosts.cluster.name, "")) for slot in booking.slots
+        ):
+            name = self._hosts.cluster.name
+            raise UsageError(
+                f"the booking {booking.id} is not one of nodes of {name}.",
+                code="no_booking",
+                hint=f"Book some with `torchyard book {name}:NODE`, or leave --booking out.",
             )
         if request.create is not None:
             raise UsageError(
@@ -63,7 +74,8 @@ class SlurmEngine:
             own=request.own,
             cluster=self._hosts,
             description=self._description,
-            start_at=request.booking.start_at,
+            start_at=request.booking.start_at if booking is None else booking.start,
+            booking=booking,
         )
 
     def locate(self, run: KnownRun) -> dict[str, str]:

@@ -11,11 +11,25 @@ from torchyard_agent.protocol.rank_environment import STOP_PATIENCE_VARIABLE
 from torchyard_core.background_thread import in_background
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription, never_starts
-from torchyard_core.engines.slurm.script import FOLDER, SUBMISSION, job_script, survives_node_loss
-from torchyard_core.engines.slurm.slots import Component, components_of, renumbered, without_placeholders
+from torchyard_core.engines.slurm.script import (
+    FOLDER,
+    RESERVATION,
+    SUBMISSION,
+    in_reservation,
+    job_script,
+    survives_node_loss,
+)
+from torchyard_core.engines.slurm.slots import (
+    Component,
+    components_of,
+    renumbered,
+    with_gpu_types,
+    without_placeholders,
+)
 from torchyard_core.errors import AgentRefused, RunFailed
+from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.formatting import counted
-from torchyard_core.launch.calendar_port import Reservation
+from torchyard_core.launch.calendar_port import ChosenBooking, Reservation
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown, planned_replicas
 from torchyard_core.launch.planning import LaunchContext
@@ -43,6 +57,10 @@ class SlurmLaunch(Launch):
     description: ClusterDescription | None = None
     start_at: datetime | None = None
     """The earliest start of the job; None for now."""
+    booking: ChosenBooking | None = None
+    """The booking of nodes in whose time the job runs."""
+    _is_reserved: bool = False
+    """Whether Slurm has a reservation for the booking."""
 
     def run(self) -> StartedRun:
         progress = self._progress
@@ -54,6 +72,8 @@ class SlurmLaunch(Launch):
             description = self.description or ClusterDescription.read(login, hosts.cluster)
             for check in description.checks(hosts.cluster):
                 progress.report_check(check)
+            if self.booking is not None:
+                progress.report_check(self._look_for_reservation(login, self.booking))
             planned = self._plan_on(description)
             components = components_of(planned)
             planned = renumbered(planned, hosts.cluster)
@@ -104,6 +124,23 @@ class SlurmLaunch(Launch):
         command = "PYTHON -I -S AGENT/torchyard_agent/__main__.py slurm-batch JOB-FOLDER"
         return text.replace(SUBMISSION, command).replace(FOLDER, "JOB-FOLDER")
 
+    def _look_for_reservation(self, login: DaemonClient, booking: ChosenBooking) -> Check:
+        """Returns the line about the booking: whether its nodes are reserved for the job, or not exclusive."""
+        cluster = self._cluster.cluster.name
+        self._is_reserved = booking.id in login.call("reservations.read", {})["reservations"]
+        if self._is_reserved:
+            return Check("booking", cluster, True, f"runs in the reservation of the booking {booking.id}")
+        text = f"the booking {booking.id} is not exclusive, because Slurm has no reservation for it: its start is the "
+        return Check("booking", cluster, True, f"{text}job's earliest start", warning=True)
+
+    def _script(self, run_id: str, components: list[Component]) -> str:
+        cluster, booking = self._cluster.cluster, self.booking if self._is_reserved else None
+        text = job_script(run_id, self.topology, cluster, components, self._delay_s)
+        if booking is None:
+            return text
+        left = booking.end - max(booking.start, datetime.now(UTC))
+        return in_reservation(text, f"{RESERVATION}{booking.id}", cluster.time_limit, left.total_seconds())
+
     @property
     def _delay_s(self) -> float | None:
         """The time in seconds until the earliest start of the job; None for now."""
@@ -118,7 +155,7 @@ class SlurmLaunch(Launch):
         return replace(record, state="waiting")
 
     def _planned(self, planned: Plan) -> list[dict[str, Any]]:
-        return without_placeholders(planned_replicas(planned))
+        return with_gpu_types(without_placeholders(planned_replicas(planned)), planned)
 
     @property
     def _cluster(self) -> ClusterHosts:
@@ -200,7 +237,7 @@ class SlurmLaunch(Launch):
             replica["env"][STOP_PATIENCE_VARIABLE] = str(STOP_PATIENCE_S)
         return {
             "run_id": self.run_id,
-            "script": job_script(self.run_id, self.topology, cluster, components, self._delay_s),
+            "script": self._script(self.run_id, components),
             "secrets": self.secret_values,
             "job": {
                 "cluster": cluster.name,

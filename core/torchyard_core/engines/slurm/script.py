@@ -11,6 +11,8 @@ from torchyard_core.topology.model import Topology
 
 SUBMISSION, FOLDER = "@submission@", "@job@"
 """Placeholders for the command of the batch program and for the job's folder, which the login node fills in."""
+RESERVATION = "torchyard_"
+"""Prefix of the names of reservations, followed by the ID of the booking."""
 SAVE_MARGIN_S = 30.0
 """Time in seconds for saving and for the requeue, in addition to the run's `stop_grace_s`.
 
@@ -59,6 +61,39 @@ def job_script(
         options = [*common, *(first if number == 0 else []), "--ntasks-per-node=1", *component.options]
         lines += [f"#SBATCH {shlex.quote(option) if ' ' in option else option}" for option in options]
     return "\n".join([*lines, f"exec {SUBMISSION}", ""])
+
+
+def in_reservation(script: str, reservation: str, time_limit: str | None, left_s: float) -> str:
+    """Returns the script of a job that runs in a reservation, and whose time limit lies within it.
+
+    Args:
+        script: The script of `job_script`.
+        reservation: The name of the reservation.
+        time_limit: The time limit of the cluster's jobs, if the fleet file has one.
+        left_s: Time in seconds from the job's start to the end of the reservation.
+    """
+    limit = left_s if time_limit is None else min(left_s, limit_seconds(time_limit))
+    lines = []
+    for line in script.splitlines():
+        if line.startswith("#SBATCH --time="):
+            continue
+        lines.append(line)
+        if line.startswith("#SBATCH --job-name="):  # Each component of a heterogeneous job begins with its name.
+            lines += [f"#SBATCH --reservation={reservation}", f"#SBATCH --time={max(1, int(limit // 60))}"]
+    return "\n".join([*lines, ""])
+
+
+def limit_seconds(text: str) -> float:
+    """Parses a time limit of the fleet file: `90` (minutes), `90:00`, `04:00:00`, `2-00` or `2-00:00:00`."""
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, minutes, seconds = 0, parts[0], (*parts, 0)[1]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def survives_node_loss(topology: Topology) -> bool:

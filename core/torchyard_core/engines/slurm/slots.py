@@ -67,6 +67,7 @@ def slots_of(cluster: Cluster, shapes: Sequence[Mapping[str, Any]], most: int) -
                     gpus=tuple(Gpu(index, f"{name}:{index}", kind, 0) for index, kind in enumerate(kinds)),
                     checked=True,
                     python=cluster.python,
+                    cluster=cluster.name,
                 )
             )
     return slots
@@ -135,3 +136,9 @@ def without_placeholders(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]
         {**replica, "gpus": [gpu.removeprefix("@gpu:").removesuffix("@") for gpu in replica["gpus"]]}
         for replica in replicas
     ]
+
+
+def with_gpu_types(replicas: list[dict[str, Any]], plan: Plan) -> list[dict[str, Any]]:
+    """Returns the planned replicas of a run's record with the types of their GPUs, which no later check finds."""
+    types = {planned.name: [gpu.name for gpu in planned.gpus] for planned in plan.replicas}
+    return [{**replica, "gpu_types": types[replica["name"]]} for replica in replicas]

@@ -18,7 +18,8 @@ def recorded_plan(
 ) -> tuple[Plan, tuple[HostFacts, ...]] | None:
     """Restores the plan of a run and the facts of its hosts from the record's `topology` and `replicas`.
 
-    GPUs that the run used and that are not in `known` are added to the facts of their host. Returns None for an
+    GPUs that the run used and that are not in `known` are added to the facts of their host, with their recorded types
+    if there are any. Returns None for an
     unreadable topology, or if no replicas of the topology are recorded.
     """
     topology = topology_from_text(text).topology if text else None
@@ -33,8 +34,10 @@ def recorded_plan(
 
 def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts]) -> dict[str, HostFacts]:
     used: dict[str, list[str]] = {}
+    types: dict[str, str] = {}
     for replica in planned:
         used.setdefault(str(replica["host"]), []).extend(map(str, replica["gpus"]))
+        types.update(zip(map(str, replica["gpus"]), map(str, replica.get("gpu_types", ())), strict=False))
     hosts = {}
     # The hosts are in the order of the fleet, followed by hosts outside the fleet.
     for name in [*(name for name in known if name in used), *(name for name in used if name not in known)]:
@@ -44,7 +47,7 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
         if not there.issuperset(uuids):
             missing = [uuid for uuid in uuids if uuid not in there]
             first = max((gpu.index for gpu in host.gpus), default=-1) + 1
-            more = tuple(Gpu(first + position, uuid, "GPU", 0) for position, uuid in enumerate(missing))
+            more = tuple(Gpu(first + at, uuid, types.get(uuid) or "GPU", 0) for at, uuid in enumerate(missing))
             host = replace(host, gpus=(*host.gpus, *more))
         hosts[name] = host
     return hosts

@@ -115,10 +115,12 @@ def paint_hosts(painter: QPainter, picture: DisplayList, clip: QRectF, marked: r
 def _lane(painter: QPainter, row: Row, is_marked: bool) -> None:
     look = theme()
     slot = row.slots[0]
-    name = labels.translate("Bookings", "CPU") if slot.index is None else f"GPU {slot.index}"
+    name = slot.node or (labels.translate("Bookings", "CPU") if slot.index is None else f"GPU {slot.index}")
     painter.setFont(look.font("small_strong" if is_marked else "small"))
     painter.setPen(look.pen("text" if is_marked else "text2"))
-    painter.drawText(QRectF(44, row.top, M.lane_header - 48, row.height), LEFT, name)
+    room = QRectF(44, row.top, M.lane_header - 48, row.height)
+    name = painter.fontMetrics().elidedText(name, host_elide_mode(name), int(room.width()))
+    painter.drawText(room, LEFT, name)
 
 
 def _host(painter: QPainter, picture: DisplayList, row: Row) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from PySide6.QtWidgets import QWidget
 
-from torchyard_core.booking.model import Booking, Slot
+from torchyard_core.booking.model import Booking, Slot, is_of_cluster
 from torchyard_core.booking.slots import format_slots
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.drawers.drawer import Drawer
@@ -70,6 +70,8 @@ class DetailsDrawer(Drawer):
         self.gpus.setText(f"{format_slots(booking.gpus, slots)} · {took}")
         owner = labels.owner_name(booking.owner, me)
         made = labels.translate("Bookings", "{owner}, booked in {zone}").format(owner=owner, zone=booking.zone)
+        if is_of_cluster(booking.id):
+            made = owner
         self.who.setText(made)
         self.state.setText(labels.state_text(booking, now))
         self.note.setText(note)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.booking.change_history import Change
-from torchyard_core.booking.model import Booking
+from torchyard_core.booking.model import Booking, Slot, is_of_cluster
 from torchyard_core.booking.search.slot_search import Fit, Wish, used_until
 from torchyard_core.booking.slots import format_slots
 from torchyard_core.errors import TorchyardError
@@ -114,15 +114,17 @@ class DrawerController(QObject):
         if self.current is self.details:
             self.close(focus=False)
 
-    def show_booking(self, booking: Booking, note: str, can_change: bool, run_id: str) -> None:
-        """Fills the drawer with the details of a booking.
+    def show_booking(self, booking: Booking, slots: Sequence[Slot], note: str, can_change: bool, run_id: str) -> None:
+        """Fills the drawer with the details of a booking, or of a job or reservation of a cluster.
 
         If the calendar is reachable, also requests the booking's history, unless the drawer already shows the same
         version of this booking.
         """
         seen = self.model.seen
-        self.details.show_booking(booking, seen.slots, seen.person, seen.zone, self.model.now, note, can_change, run_id)
-        if seen.is_live and booking != self._history_of:
+        self.details.show_booking(booking, slots, seen.person, seen.zone, self.model.now, note, can_change, run_id)
+        if is_of_cluster(booking.id):
+            self._history_of = booking
+        elif seen.is_live and booking != self._history_of:
             self._history_of = booking
             self.model.ask(
                 lambda store: store.history(booking.id),

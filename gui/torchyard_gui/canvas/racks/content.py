@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,6 +67,10 @@ class RackContent:
     """
     group: ReplicaGroup | None = None
     """The group that the frame represents; None for hosts and the tray."""
+    cluster: str = ""
+    """The cluster that chooses the node; "" for a host of the fleet file."""
+    node: str = ""
+    """The node that the cluster has chosen; "" until then."""
 
     @property
     def is_tray(self) -> bool:
@@ -161,6 +166,8 @@ def _rack(
         host.checked,
         "" if host.checked else host.unchecked_reason,
         section=section,
+        cluster=host.cluster,
+        node=host.node,
     )
 
 
@@ -178,6 +185,8 @@ def _chip(planned: PlannedReplica, plan: Plan, group: int | None = None) -> Chip
     )
 
 
+SLURM_TYPE = re.compile(r"[a-z]{1,2}[0-9]{2,4}[a-z]?")
+"""Types of GPUs as most administrators write them in Slurm's configuration."""
 FORMS = ("HBM", "PCI", "SXM")
 """Prefixes of words that name a GPU's memory or form factor."""
 
@@ -188,7 +197,9 @@ def gpu_summary(gpus: Sequence[Gpu]) -> tuple[tuple[str, int], ...]:
 
 
 def short_model(name: str) -> str:
-    """Returns the short name of a GPU model, such as "H100" for "NVIDIA H100 80GB HBM3"."""
+    """Returns the short name of a GPU model, such as "H100" for "NVIDIA H100 80GB HBM3" or for Slurm's type "h100"."""
+    if SLURM_TYPE.fullmatch(name):
+        return name.upper()
     words = [word for word in name.split() if word.lower() not in ("nvidia", "geforce", "tesla", "graphics", "gpu")]
     plain = [word for word in words if not word.upper().endswith("GB") and word[:3].upper() not in FORMS]
     kept = plain or words

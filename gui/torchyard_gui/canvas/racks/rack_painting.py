@@ -94,6 +94,8 @@ def host_mark(rack: RackContent, host: HostLiveState | None, live: bool) -> str:
         return "warning"
     if rack.group is not None:
         return "ok"
+    if rack.cluster and not rack.node and rack.checked and not (host is not None and host.is_unknown):
+        return "planned"
     if host is not None:
         return host.mark or host.state
     return "ok" if rack.checked and (live or rack.use_known) else "unknown"

@@ -39,6 +39,11 @@ class SectionHeading(QGraphicsRectItem):
             # At a low zoom, the text is taller than the heading and extends into the gap above it.
             self.setRect(box.x, box.y - SECTION_GAP / 2, box.width, box.height + SECTION_GAP / 2)
 
+    def set_name(self, name: str) -> None:
+        if name != self.name:
+            self.name = name
+            self.update()
+
     def set_summary(self, summary: str) -> None:
         if summary != self.summary:
             self.summary = summary

@@ -171,7 +171,7 @@ class Inspector(QFrame):
             self.badge.set_role(next(iter(roles)).value)
         self.title.setText(self._title(chosen, roles))
         self.subtitle.setText(self._subtitle(pools, chosen, plan))
-        fields.show_pools(pools, [facts.name for facts in self._editor.facts()])
+        fields.show_pools(pools, list(self._editor.host_names()))
         place.show_selection(plan)
 
     def _title(self, chosen: Sequence[str], roles: set[Role]) -> str:

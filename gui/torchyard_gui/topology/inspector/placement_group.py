@@ -59,6 +59,16 @@ class PlaceGroup(QWidget):
         self.booked.setVisible(bool(self.booked.text()))
         self.unpin.setEnabled(bool(pinned))
         self.pin_here.setEnabled(bool(self._here()))
+        cluster = self._editor.cluster
+        for button in (self.pin_here, self.unpin):
+            button.setHidden(cluster is not None)
+        if cluster is not None:
+            self.row.hide()
+            self._where.setText(self._on_cluster(cluster.name, len(chosen) - len(self._places())))
+
+    def _on_cluster(self, cluster: str, lost: int) -> str:
+        text = self.tr("On nodes of {cluster}, which Slurm chooses. Pins have no effect there.").format(cluster=cluster)
+        return text + (" " + self.tr("{count} without a place.").format(count=lost) if lost else "")
 
     def _words(self, chosen: int, pinned: int) -> str:
         places = self._places()

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 
-from torchyard_core.engines.slurm.script import job_script
+from tests.core.engines.slurm.samples import CLUSTER, SHAPES
+from torchyard_core.engines.slurm.script import in_reservation, job_script, limit_seconds
 from torchyard_core.engines.slurm.slots import components_of, on_slots, renumbered, slots_of
-from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.file import topology_from_text
 
-CLUSTER = Cluster.model_validate({"name": "hpc", "kind": "slurm", "partition": "gpu", "time_limit": "04:00:00"})
-SHAPES: list[dict[str, Any]] = [
-    {"count": 4, "cpus": 32, "memory_mb": 256000, "gpus": {"a100": 4}, "states": {"idle": 3, "down": 1}},
-    {"count": 10, "cpus": 64, "memory_mb": 512000, "gpus": {}, "states": {"idle": 10}},
-]
 PROGRAM = {"script": "train.py"}
 
 
@@ -84,3 +80,24 @@ def test_a_run_that_may_lose_workers_keeps_its_job_without_a_lost_node() -> None
 
 def test_nodes_that_are_down_are_no_slots() -> None:
     assert len(slots_of(CLUSTER, SHAPES, 20)) == 3 + 10
+
+
+def test_each_component_of_a_job_runs_in_the_reservation_until_its_end() -> None:
+    found = planned(
+        [{"name": "workers", "role": "worker", "replicas": 1, "gpus": 1}, {"name": "ps", "role": "ps", "replicas": 1}]
+    )
+    script = job_script("20260101-000000-aaaa", found.topology, CLUSTER, components_of(found))
+    assert script.count("--time=04:00:00") == 2
+    reserved = in_reservation(script, "torchyard_b1", CLUSTER.time_limit, left_s=3600.0)
+    assert reserved.count("#SBATCH --reservation=torchyard_b1\n") == 2
+    assert reserved.count("#SBATCH --time=60\n") == 2
+    assert "04:00:00" not in reserved
+    assert "#SBATCH --time=240\n" in in_reservation(script, "torchyard_b1", CLUSTER.time_limit, left_s=86400.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5400), ("90:30", 5430), ("04:00:00", 14400), ("2-00", 172800), ("2-01:30", 178200), ("1-00:00:05", 86405)],
+)
+def test_time_limits_are_read_as_slurm_reads_them(text: str, seconds: int) -> None:
+    assert limit_seconds(text) == seconds

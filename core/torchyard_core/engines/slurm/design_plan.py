@@ -1,0 +1,41 @@
+"""The plan of an edited topology on a cluster, before a launch. Pure functions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torchyard_core.engines.slurm.description import ClusterDescription
+from torchyard_core.engines.slurm.slots import components_of
+from torchyard_core.fleet.cluster import Cluster, cluster_named_by, moved_to_cluster
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import Topology
+
+
+def design_input(
+    topology: Topology, cluster: Cluster, description: ClusterDescription | None
+) -> tuple[Topology, tuple[HostFacts, ...]]:
+    """Returns the topology and the slots for the planner, as a launch of the topology on the cluster would use them.
+
+    If the topology does not name the cluster, its labels, pins and hosts are ignored. Without a description, the
+    cluster is a single host of unknown capacity.
+    """
+    if cluster_named_by(topology, [cluster]) is None:
+        topology = moved_to_cluster(topology, cluster.name)
+    if description is None:
+        return topology, (HostFacts(cluster.name, address=cluster.name, python=cluster.python, cluster=cluster.name),)
+    slots, on_slots = description.plan_input(cluster, topology)
+    return on_slots, tuple(slots)
+
+
+def numbered_slots(plan: Plan, cluster: Cluster, slots: Sequence[HostFacts]) -> tuple[Plan, tuple[HostFacts, ...]]:
+    """Returns the plan with the slots numbered as in a launch, and the slots that it uses, in this order."""
+    order = [slot for component in components_of(plan) for slot in component.slots]
+    known = {slot.name: slot for slot in slots}
+    if order == [cluster.name]:  # The shapes of the nodes are not known yet.
+        return plan, tuple(slots)
+    names = {slot: cluster.slot(number) for number, slot in enumerate(order, 1)}
+    replicas = tuple(replace(one, host=names[one.host]) if one.host is not None else one for one in plan.replicas)
+    used = tuple(replace(known[slot], name=name, address=name) for slot, name in names.items())
+    return replace(plan, replicas=replicas, hosts=tuple(names.values())), used
