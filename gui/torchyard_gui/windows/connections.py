@@ -263,7 +263,7 @@ class WindowConnections(QObject):
         """The dialog of new sweeps. It is created on first use."""
         from torchyard_gui.sweeps.search_form.dialog import SearchDialog
 
-        dialog = SearchDialog(self._open_topology, self.window)
+        dialog = SearchDialog(self._open_topology, self.window, place=lambda: self.place.place)
         dialog.launch_wanted.connect(self._launch_sweep)
         dialog.arguments_wanted.connect(lambda words: self._topology_page().add_arguments(words))
         dialog.discarded.connect(self.window.close)

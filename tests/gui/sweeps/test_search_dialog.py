@@ -28,6 +28,8 @@ class OpenTopology:
         self.args: list[str] = ["--lr={params.lr}"]
         self.path = folder / "digits.yaml"
         self.is_invalid = False
+        self.cluster = ""
+        """The cluster that was chosen for runs."""
 
     def __call__(self) -> TopologyFile | None:
         if self.is_invalid:
@@ -46,7 +48,7 @@ def topology(tmp_path: Path) -> OpenTopology:
 def dialog(qtbot: QtBot, topology: OpenTopology) -> Iterator[SearchDialog]:
     with without_theme():
         parent = QWidget()
-        made = SearchDialog(topology, parent)
+        made = SearchDialog(topology, parent, place=lambda: topology.cluster)
     qtbot.addWidget(parent)
     with qtbot.waitActive(made):
         made.start()
@@ -237,3 +239,16 @@ def test_a_topology_that_cannot_be_launched_is_named(dialog: SearchDialog, topol
     dialog.launch()
     assert dialog.notice.text == "The text of the topology has errors. Correct it on the Topology page first."
     assert not launched
+
+
+def test_a_sweep_is_not_started_on_the_fleet_where_a_cluster_was_chosen(
+    dialog: SearchDialog, topology: OpenTopology
+) -> None:
+    launched = launches(dialog)
+    topology.cluster = "hpc"
+    dialog.launch()
+    assert "in place of hpc" in dialog.notice.text
+    assert not launched
+    topology.cluster = ""
+    dialog.launch()
+    assert len(launched) == 1

@@ -46,11 +46,23 @@ class SearchDialog(QDialog):
     discarded = Signal()
     """Emitted when the user has saved or discarded the changes because `may_close` has returned False."""
 
-    def __init__(self, topology: Callable[[], TopologyFile | None], parent: QWidget | None = None):
-        """Creates the dialog. `topology` returns the open topology, or None if its text is not YAML."""
+    def __init__(
+        self,
+        topology: Callable[[], TopologyFile | None],
+        parent: QWidget | None = None,
+        *,
+        place: Callable[[], str] = lambda: "",
+    ):
+        """Creates the dialog.
+
+        Args:
+            topology: Returns the open topology, or None if its text is not YAML.
+            place: Returns the name of the cluster that the user has chosen for runs, or "" for the hosts of the fleet.
+        """
         super().__init__(parent)
         self.setModal(False)
         self._topology = topology
+        self._place = place
         self._path: Path | None = None
         self._base = ""
         """The text of the file that was opened or saved, which keeps its comments."""
@@ -327,6 +339,11 @@ class SearchDialog(QDialog):
             return self.tr("Open a topology on the Topology page first.")
         if not source.source and topology.program.workdir is not None:
             return self.tr("Save the topology first: its working folder is relative to its file.")
+        if place := self._place():
+            text = self.tr(
+                "Sweeps run on the hosts of the fleet. Choose these on the Topology page, in Where, in place of {cluster}."
+            )
+            return text.format(cluster=place)
         return ""
 
     def _fix_arguments(self) -> None:
