@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchyard_core.engines.slurm.slots import on_slots, slots_of
+from torchyard_core.engines.slurm.planned_nodes import on_slots, slots_of
 from torchyard_core.errors import HostError, TorchyardError
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.fleet.daemon_client import DaemonClient

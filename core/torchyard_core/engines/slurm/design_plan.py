@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchyard_core.engines.slurm.description import ClusterDescription
-from torchyard_core.engines.slurm.slots import components_of
+from torchyard_core.engines.slurm.planned_nodes import components_of
 from torchyard_core.fleet.cluster import Cluster, cluster_named_by, moved_to_cluster
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts

@@ -9,7 +9,7 @@ from torchyard_core.engines.slurm.cluster_calendar import node_id
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription
 from torchyard_core.engines.slurm.launch import SlurmLaunch
-from torchyard_core.engines.slurm.slots import on_slots, slots_of
+from torchyard_core.engines.slurm.planned_nodes import on_slots, slots_of
 from torchyard_core.errors import UsageError
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.launch.agent_interface import AgentLink

@@ -11,6 +11,13 @@ from torchyard_agent.protocol.rank_environment import STOP_PATIENCE_VARIABLE
 from torchyard_core.background_thread import in_background
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription, never_starts
+from torchyard_core.engines.slurm.planned_nodes import (
+    Component,
+    components_of,
+    renumbered,
+    with_gpu_types,
+    without_placeholders,
+)
 from torchyard_core.engines.slurm.script import (
     FOLDER,
     RESERVATION,
@@ -18,13 +25,6 @@ from torchyard_core.engines.slurm.script import (
     in_reservation,
     job_script,
     survives_node_loss,
-)
-from torchyard_core.engines.slurm.slots import (
-    Component,
-    components_of,
-    renumbered,
-    with_gpu_types,
-    without_placeholders,
 )
 from torchyard_core.errors import AgentRefused, RunFailed
 from torchyard_core.fleet.daemon_client import DaemonClient

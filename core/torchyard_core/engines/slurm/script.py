@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from torchyard_core.engines.slurm.slots import Component
+from torchyard_core.engines.slurm.planned_nodes import Component
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.topology.model import Topology
 

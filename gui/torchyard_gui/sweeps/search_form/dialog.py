@@ -341,7 +341,8 @@ class SearchDialog(QDialog):
             return self.tr("Save the topology first: its working folder is relative to its file.")
         if place := self._place():
             text = self.tr(
-                "Sweeps run on the hosts of the fleet. Choose these on the Topology page, in Where, in place of {cluster}."
+                "Sweeps run on the hosts of the fleet. Choose these on the Topology page, in Where, in place of"
+                " {cluster}."
             )
             return text.format(cluster=place)
         return ""

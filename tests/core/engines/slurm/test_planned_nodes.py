@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tests.core.engines.slurm.samples import CLUSTER, SHAPES
+from torchyard_core.engines.slurm.planned_nodes import components_of, on_slots, renumbered, slots_of
 from torchyard_core.engines.slurm.script import in_reservation, job_script, limit_seconds
-from torchyard_core.engines.slurm.slots import components_of, on_slots, renumbered, slots_of
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.file import topology_from_text
 
