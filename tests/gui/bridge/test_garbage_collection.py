@@ -60,6 +60,23 @@ def test_allocations_of_other_threads_destroy_no_qt_object(qtbot: QtBot) -> None
     assert answer, "while objects are alive, they count towards the next collection"
 
 
+def test_a_full_collection_waits_until_there_are_many_more_objects(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, collected = QWidget(), list[int]()
+    qtbot.addWidget(parent)
+    collector = GarbageCollector(parent)
+    collect = gc.collect
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 11, 11))
+    monkeypatch.setattr(gc, "collect", lambda generation=2: collected.append(generation) or collect(generation))
+    collector.collect()
+    collector.collect()
+    assert collected == [2, 1]
+    collector._old //= 2
+    collector.collect()
+    assert collected == [2, 1, 2]
+
+
 def test_the_window_collects_its_garbage_itself(qtbot: QtBot, home: Home, tmp_path: Path) -> None:
     window = app.make_window(home, tmp_path / "fleet.yaml")
     qtbot.addWidget(window)
