@@ -20,6 +20,7 @@ from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.sync.cached_calendar import View
 from torchyard_core.booking.time_parser import end_moment, length, moment
+from torchyard_core.cli.booking_lookup import booking_of, find_booking
 from torchyard_core.cli.calendar_sync import book_gpus, mirror_bookings, print_age
 from torchyard_core.cli.commands import booking_admin, booking_search
 from torchyard_core.cli.commands.book import Zone
@@ -38,8 +39,6 @@ from torchyard_core.cli.views.booking_tables import (
 )
 from torchyard_core.errors import UsageError
 from torchyard_core.formatting import counted, wall_clock
-from torchyard_core.next_steps import ListBookings
-from torchyard_core.problems import did_you_mean
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -152,11 +151,11 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
     calendar = chosen.calendar()
     now = datetime.now(UTC)
     try:
-        found = _found(chosen, booking_id)
+        found = find_booking(chosen, booking_id)
         view = View((found,), calendar.store().slots(), now, True)
     except StoreUnavailable:
         view = calendar.view(now - AROUND, now + AROUND)
-    booking = _of(view, booking_id)
+    booking = booking_of(view.bookings, booking_id)
     if as_json:
         print_json(booking_json(booking, view.slots))
     else:
@@ -183,7 +182,7 @@ def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: 
     """
     chosen = command_context(context)
     where = chosen.zone(zone)
-    found = _found(chosen, booking_id)
+    found = find_booking(chosen, booking_id)
     store = chosen.calendar().store()
     changes, slots = store.history(found.id), store.slots()
     if as_json:
@@ -195,19 +194,6 @@ def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: 
             say(f"  {line}")
     if not changes:
         say("Nothing is known of its history: it was made by an older Torchyard, and not changed since.")
-
-
-def _of(view: View, booking_id: str) -> Booking:
-    """Returns the booking with this ID, or the only one whose ID begins with it. Raises UsageError otherwise."""
-    found = [one for one in view.bookings if one.id.startswith(booking_id)]
-    exact = [one for one in found if one.id == booking_id]
-    if len(exact) == 1 or len(found) == 1:
-        return (exact or found)[0]
-    if found:
-        names = ", ".join(one.id for one in found[:5])
-        raise UsageError(f"`{booking_id}` is the beginning of several bookings: {names}.", code="ambiguous")
-    near = did_you_mean(booking_id, [one.id for one in view.bookings], cutoff=0.7)
-    raise UsageError(f"there is no booking `{booking_id}`{near}", code="no_such_booking", hint=ListBookings())
 
 
 @app.command("cancel")
@@ -229,7 +215,7 @@ def cancel(
     """
     chosen = command_context(context, yes=yes)
     store = chosen.calendar().store()
-    booking = _found(chosen, booking_id)
+    booking = find_booking(chosen, booking_id)
     _of_a_series(booking, series=series, following=following)
     slots = store.slots()
     if series or following:
@@ -259,7 +245,7 @@ def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> No
     """
     chosen = command_context(context)
     store = chosen.calendar().store()
-    gone = store.release(_found(chosen, booking_id).id)
+    gone = store.release(find_booking(chosen, booking_id).id)
     _print_changed(chosen, (gone,), store.slots(), as_json=as_json)
     mirror_bookings(chosen, store, (gone,))
     _serve_waiting(chosen, store)
@@ -279,16 +265,6 @@ def _print_changed(chosen: CommandContext, gone: tuple[Booking, ...], slots: Seq
         say(f"{str(one.state).capitalize()} {booked_line(one, slots, chosen.zone())}.")
     if not gone:
         say("There is nothing left to cancel.")
-
-
-def _found(chosen: CommandContext, booking_id: str) -> Booking:
-    """Returns the booking with this ID, or the only one whose ID begins with it, from the database.
-
-    Raises UsageError if no booking or several bookings match, or StoreUnavailable.
-    """
-    store = chosen.calendar().store()
-    found = store.bookings_named(booking_id) if booking_id else ()
-    return _of(View(found or store.bookings_near(booking_id), (), store.now(), True), booking_id)
 
 
 @app.command("change")
@@ -323,7 +299,7 @@ def change(
         raise UsageError("--to and --extend both say when it ends.", code="usage", hint="Give one of them.")
     store = chosen.calendar().store()
     slots_of_fleet = book_gpus(chosen, store).slots
-    booking = _found(chosen, booking_id)
+    booking = find_booking(chosen, booking_id)
     _of_a_series(booking, series=series, following=following)
     slots = slots_of_fleet()
     begin = moment(start, where, store.now()) if start else None

@@ -115,6 +115,7 @@ def _again(file: Path, name: str | None, settings_: Sequence[str], on: str | Non
 def booking_options(chosen: CommandContext, book: str | None, at: str | None, booking: str | None) -> BookingOptions:
     """Returns the options that concern the calendar. Raises Refused or UsageError if they are invalid."""
     from torchyard_core.booking.time_parser import length, moment
+    from torchyard_core.cli.booking_lookup import find_booking
     from torchyard_core.launch.calendar_port import BookingOptions
 
     if booking is not None and at is not None:
@@ -125,7 +126,8 @@ def booking_options(chosen: CommandContext, book: str | None, at: str | None, bo
         raise UsageError(f"--at {at}: that time is past.", code="past", hint="Leave --at out to start now.")
     if start_at is not None and start_at <= now:
         start_at = None
-    return BookingOptions(length(book) if book is not None else None, start_at, booking)
+    used = find_booking(chosen, booking).id if booking is not None else None
+    return BookingOptions(length(book) if book is not None else None, start_at, used)
 
 
 def callbacks_for(chosen: CommandContext, view: RunView, *, as_json: bool) -> LaunchCallbacks:

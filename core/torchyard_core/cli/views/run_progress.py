@@ -193,7 +193,7 @@ class PlainView:
             self._line(f"sent {size(total)}")
 
     def _run_state(self, event: Event) -> None:
-        if event["state"] in ("starting", "running", "restarting", "stopping"):
+        if event["state"] in ("waiting", "starting", "running", "restarting", "stopping"):
             reason = f": {event['reason']}" if event.get("reason") else ""
             self._line(f"{event['state']}{reason}")
         self._is_running = event["state"] == "running"

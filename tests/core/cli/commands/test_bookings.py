@@ -347,6 +347,15 @@ def test_bookings_go_to_other_calendars_and_come_back(kim: Desktop, tmp_path: Pa
     assert refused(kim, "bookings", "import", str(tmp_path / "none.ics"), code=2)["code"] == "bad_calendar"
 
 
+def test_a_run_takes_the_beginning_of_a_booking_s_id(kim: Desktop, tmp_path: Path) -> None:
+    booked = answer(kim, "book", "gpu-a:0", "--to", "+2h")
+    file = tmp_path / "empty.yaml"
+    file.write_text("version: 1\nname: empty\npools: []\nprogram: {script: a.py}\n")
+    found = refused(kim, "run", str(file), "--booking", booked["id"][:8])
+    assert found["code"] == "topology_problems"
+    assert refused(kim, "run", str(file), "--booking", "nonesuch", code=2)["code"] == "no_such_booking"
+
+
 def test_bookings_of_any_time_are_shown_changed_and_exported(kim: Desktop, tmp_path: Path) -> None:
     torchyard(kim, "bookings", "rules", "--set", "furthest_days=null")
     far = answer(kim, "book", "gpu-a:0", "--from", f"{TODAY.year + 3}-07-01 09:00", "--to", "+2h")

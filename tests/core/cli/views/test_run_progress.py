@@ -138,3 +138,8 @@ def test_an_interruption_by_slurm_and_missing_telemetry_are_shown(show: Show) ->
     assert "Slurm interrupted job 7: PREEMPTED" in text
     assert "live telemetry is missing: no way" in text
     assert "live telemetry is back" in text
+
+
+def test_a_waiting_run_says_for_what(show: Show) -> None:
+    reason = "job 18 waits in the queue: Resources"
+    assert f"waiting: {reason}" in show({"event": "run_state", "state": "waiting", "reason": reason})

@@ -1,0 +1,35 @@
+"""Finds the booking that an argument of a command names by its ID or the beginning of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchyard_core.booking.model import Booking
+from torchyard_core.cli.context import CommandContext
+from torchyard_core.errors import UsageError
+from torchyard_core.next_steps import ListBookings
+from torchyard_core.problems import did_you_mean
+
+
+def find_booking(chosen: CommandContext, booking_id: str) -> Booking:
+    """Returns the booking with this ID, or the only one whose ID begins with it, from the database.
+
+    Raises UsageError if no booking or several bookings match, or StoreUnavailable.
+    """
+    store = chosen.calendar().store()
+    found = store.bookings_named(booking_id) if booking_id else ()
+    return booking_of(found or store.bookings_near(booking_id), booking_id)
+
+
+def booking_of(bookings: Iterable[Booking], booking_id: str) -> Booking:
+    """Returns the booking with this ID, or the only one whose ID begins with it. Raises UsageError otherwise."""
+    known = list(bookings)
+    found = [one for one in known if one.id.startswith(booking_id)]
+    exact = [one for one in found if one.id == booking_id]
+    if len(exact) == 1 or len(found) == 1:
+        return (exact or found)[0]
+    if found:
+        names = ", ".join(one.id for one in found[:5])
+        raise UsageError(f"`{booking_id}` is the beginning of several bookings: {names}.", code="ambiguous")
+    near = did_you_mean(booking_id, [one.id for one in known], cutoff=0.7)
+    raise UsageError(f"there is no booking `{booking_id}`{near}", code="no_such_booking", hint=ListBookings())
