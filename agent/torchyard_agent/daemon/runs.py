@@ -19,6 +19,7 @@ from torchyard_agent.keeper import control_socket as keeper_address
 from torchyard_agent.keeper.processes import failure_diagnosis, orphans
 from torchyard_agent.protocol import journal_replay, paths
 from torchyard_agent.protocol.jsonrpc import METHOD_NOT_FOUND, RpcError
+from torchyard_agent.protocol.run_states import KEEPER_DIED
 from torchyard_agent.telemetry.procfs import boot_id
 from torchyard_agent.unix_socket_rpc import Connection
 
@@ -386,7 +387,7 @@ class Runs:
         before = read_record(self.folder(run_id)).get("boot_id")
         if before and before != boot_id():
             return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
-        return "its keeper died"
+        return KEEPER_DIED
 
     async def end_orphans(self, run_id: str) -> None:
         """Ends the processes of a run whose keeper was killed.

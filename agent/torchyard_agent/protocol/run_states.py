@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+KEEPER_DIED = "its keeper died"
+"""Why a run is over although its end is not recorded, if nothing more is known."""
+
 
 class RunState(str, Enum):
     DRAFT = "draft"

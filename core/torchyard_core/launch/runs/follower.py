@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from torchyard_agent.protocol import journal_replay, metrics_report
+from torchyard_agent.protocol.run_states import KEEPER_DIED
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.formatting import utc_now, utc_timestamp
@@ -155,10 +156,10 @@ class Follower:
             yield entry
         # Older daemons send `alive` as False with each part of a long journal. Only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
-            rebooted = "rebooted" in (message.get("died") or "")
+            why = message.get("died") or KEEPER_DIED
             raise RunFailed(
-                f"run {self._run_id} is over: {message['died']}."
-                if rebooted
+                f"run {self._run_id} is over: {why}."
+                if why != KEEPER_DIED
                 else f"the keeper of run {self._run_id} on {self._link.host} is gone, and its replicas with it.",
                 code="keeper_died",
                 hint=(ShowLogs(self._run_id), "keeper.log beside it may tell why."),

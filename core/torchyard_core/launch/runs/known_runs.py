@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchyard_agent.protocol import metrics_report
-from torchyard_agent.protocol.run_states import ReplicaState, RunState
+from torchyard_agent.protocol.run_states import KEEPER_DIED, ReplicaState, RunState
 from torchyard_core.errors import AgentFailed, TorchyardError, UsageError
 from torchyard_core.formatting import utc_now
 from torchyard_core.identity import desktop_identity
@@ -303,7 +303,7 @@ def _state_of(report: dict[str, Any]) -> tuple[str, str]:
     """
     if report["alive"] or is_over(report["state"]):
         return report["state"], report["reason"]
-    return "failed", report.get("died") or "its keeper died"
+    return "failed", report.get("died") or KEEPER_DIED
 
 
 def is_over(state: str) -> bool:

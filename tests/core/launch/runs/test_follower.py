@@ -93,6 +93,12 @@ def test_where_the_journal_has_no_end_the_keeper_has_died(tmp_path: Path) -> Non
         followed(sent_by_daemon(tmp_path, 3, ended=False))
 
 
+def test_a_run_whose_job_slurm_has_ended_says_so(tmp_path: Path) -> None:
+    *others, last = sent_by_daemon(tmp_path, 3, ended=False)
+    with pytest.raises(RunFailed, match=f"run {RUN} is over: Slurm ended its job 18: CANCELLED"):
+        followed([*others, {**last, "died": "Slurm ended its job 18: CANCELLED"}])
+
+
 def test_missing_telemetry_of_a_run_on_a_cluster_is_reported_once_and_when_it_is_back() -> None:
     link = cast("AgentLink", Link([]))
     follower = Follower(RUN, link, lambda host: link)
