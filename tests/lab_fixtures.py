@@ -82,6 +82,12 @@ def module_lab(tmp_path_factory: pytest.TempPathFactory, _agent: InstalledAgent)
 
 
 @pytest.fixture(scope="module")
+def bare_module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
+    """Returns a function like that of `module_lab`, for hosts without the agent's files."""
+    yield from _factory(tmp_path_factory.mktemp("lab"), None)
+
+
+@pytest.fixture(scope="module")
 def gpu_lab(module_lab: LabFactory) -> Lab:
     """Returns a lab of two hosts with two unused fake GPUs each (`GPU-gpu-a-0`, …), for all tests of a module."""
     made = module_lab(2)

@@ -258,6 +258,13 @@ class BookGpus(NextStep):
 
 
 @dataclass(frozen=True)
+class BookNodes(NextStep):
+    cluster: str
+    template = "book {cluster}:NODE --to +8h"
+    words = "Book nodes with {command}."
+
+
+@dataclass(frozen=True)
 class ChangeBooking(NextStep):
     booking_id: str
     template = "bookings change {booking_id} --gpus …"

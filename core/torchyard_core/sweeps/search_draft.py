@@ -196,6 +196,9 @@ class SearchDraft:
         if file.search is None and (rest := self._without(found)) != self:
             # A value of the wrong type would otherwise hide the problems of all other fields.
             found = rest.problems(search_from_text(rest.text()), topology) | found
+        if topology is not None and (missing := self.missing(topology)):
+            text = f"the topology's argument {{params.{missing[0]}}} is no parameter of the search"
+            found.setdefault(("parameters",), text)
         return found
 
     def place_of(self, field: FieldName) -> Place:

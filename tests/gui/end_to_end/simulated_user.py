@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QAbstractButton, QApplication, QFileDialog, QPushButton, QWidget
+from PySide6.QtWidgets import QAbstractButton, QApplication, QDialog, QFileDialog, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from tests.gui.theme_fixture import without_theme
@@ -40,7 +40,8 @@ class SimulatedUser:
         qtbot.addWidget(self.window, before_close_func=lambda _: self.topology.document.start_new())
         self.window.show()
         self.window.activateWindow()
-        self.wait_until(self.window.isActiveWindow)
+        # A dialog, such as the question for a password, may be active before the window has been.
+        self.wait_until(lambda: QApplication.activeWindow() in (self.window, *self.window.findChildren(QDialog)))
         self.wait_until(lambda: all(self.window.has_page(key) for key in self.window.keys))
         self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]  # The classes differ, but have the same methods.
 

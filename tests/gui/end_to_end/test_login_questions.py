@@ -30,10 +30,10 @@ MakeDesktop = Callable[..., Desktop]
 
 
 @pytest.fixture(scope="module")
-def hosts(module_lab: LabFactory) -> Lab:
+def hosts(bare_module_lab: LabFactory) -> Lab:
     """Two hosts that require a key, and one that requires a password."""
     passwords = ("PasswordAuthentication yes", "PubkeyAuthentication no")
-    return module_lab(
+    return bare_module_lab(
         hosts=["gpu-a", "gpu-b", HostSpec("gpu-c", user="lee", sshd=passwords, passwords={"lee": PASSWORD})]
     )
 

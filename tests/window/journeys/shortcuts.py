@@ -43,7 +43,8 @@ def journey(user: User) -> None:
         page = user.show_page(key)
         places = user.gui(partial(places_of, page))
         here = user.gui(lambda key=key: [*window.page_actions(key), *window.actions_.all()])
-        for number in (number for number, action in enumerate(actions) if action in here):
+        shown = user.gui(lambda: [action.isVisible() for action in actions])  # A hidden action has no shortcut.
+        for number in (number for number, action in enumerate(actions) if action in here and shown[number]):
             for sequence in user.gui(lambda number=number: [one.toString() for one in actions[number].shortcuts()]):
                 for place in places:
                     press(user, place, sequence, triggered)

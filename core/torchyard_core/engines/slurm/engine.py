@@ -15,6 +15,7 @@ from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.launch import Launch
 from torchyard_core.launch.runs.known_runs import KnownRun, show_run, stop_run
+from torchyard_core.next_steps import BookNodes
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
@@ -51,7 +52,7 @@ class SlurmEngine:
             raise UsageError(
                 f"the booking {booking.id} is not one of nodes of {name}.",
                 code="no_booking",
-                hint=f"Book some with `torchyard book {name}:NODE`, or leave --booking out.",
+                hint=(BookNodes(name), "Or leave --booking out."),
             )
         if request.create is not None:
             raise UsageError(
