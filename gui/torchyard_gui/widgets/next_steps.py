@@ -42,6 +42,7 @@ TEXTS: dict[type[NextStep], tuple[str, str]] = {
     steps.WriteTrial: ("Show the sweep", "Open the trial's topology on the Sweeps page."),
     steps.ShowLogs: ("Show the logs", "The Runs page shows their output."),
     steps.BookGpus: ("Book GPUs …", "Or book them first on the Bookings page."),
+    steps.BookNodes: ("", "The command line books nodes of a cluster."),
     steps.ChangeBooking: ("Show the booking", "Change the booking on the Bookings page."),
     steps.ListBookings: ("Show the bookings", "See the Bookings page."),
     steps.ShowRules: ("Show the rules", "Show the rules on the Bookings page."),
