@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.lab import Desktop, Lab
 
+from benchmarks.ddp_script import script_of_one_step
 from benchmarks.harness import Promise, alternate, ratio, record, show
 
 ROUNDS = 6
@@ -25,24 +26,10 @@ OURS, BY_HAND, IMPORTS_ALONE = "torchyard run", "torchrun by hand", "the script'
 OVER_BY_HAND, OVER_IMPORTS = 0.55, 1.15
 PORT = 29611
 
-SCRIPT = """
-import os, time
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(nn.Linear(64, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(torch.randn(32, 64)).sum().backward()
-optimizer.step()
-# All hosts of the lab share this machine's clock.
+SCRIPT = script_of_one_step("""
 with open(os.path.expanduser("~/first-step"), "w") as file:
     file.write(str(time.time()))
-dist.destroy_process_group()
-time.sleep(0.3)  # torch 2.13 can abort where a process ends right after a collective (gloo's threads outlive the group)
-"""
+""")
 IMPORTS = (
     "import os, time, torch, torch._dynamo, torch.nn.parallel; "
     'open(os.path.expanduser("~/first-step"), "w").write(str(time.time()))'

@@ -20,6 +20,7 @@ from tests.end_to_end.slurm.jobs import COMMAND, WAITS, ClusterDesktop
 from tests.lab.slurm import FOLDER, SlurmCluster
 from tests.waiting import wait_until
 
+from benchmarks.ddp_script import script_of_one_step
 from benchmarks.harness import Promise, alternate, ratio, record, show
 
 ROUNDS = 6
@@ -32,25 +33,11 @@ COUNTED_S = 180.0
 QUERIES = "squeue calls a minute, one user with {runs} runs"
 WITHIN_S = 120.0
 
-SCRIPT = """
-import os, pathlib, time
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(nn.Linear(64, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model(torch.randn(32, 64)).sum().backward()
-optimizer.step()
-# All hosts of the lab share this machine's clock.
+SCRIPT = script_of_one_step("""
 mark = pathlib.Path.home() / f"first-step-{dist.get_rank()}"
 mark.with_suffix(".new").write_text(str(time.time()))
 mark.with_suffix(".new").rename(mark)
-dist.destroy_process_group()
-time.sleep(0.3)  # torch 2.13 can abort where a process ends right after a collective (gloo's threads outlive the group)
-"""
+""")
 PROLOG = """#!/bin/sh
 set -C
 date +%s.%N > /root/started-$SLURM_JOB_ID

@@ -112,7 +112,7 @@ def test_a_problem_of_a_parameter_belongs_to_its_field(parameter: ParameterDraft
     ],
 )
 def test_a_problem_of_the_search_belongs_to_its_field(changes: dict[str, object], field: tuple[str | int, ...]) -> None:
-    draft = replace(SearchDraft((ParameterDraft("x", low="0", high="1"),)), **changes)  # type: ignore[arg-type]
+    draft = replace(SearchDraft((ParameterDraft("x", low="0", high="1"),)), **changes)  # type: ignore[arg-type]  # The types differ between cases.
     assert list(problems(draft)) == [field]
 
 

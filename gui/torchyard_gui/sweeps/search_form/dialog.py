@@ -322,7 +322,9 @@ class SearchDialog(QDialog):
         if topology is None or not topology.pools:
             text = self.tr("No topology is open: a sweep runs the one of the Topology page with other arguments.")
         else:
-            text = self.tr("Runs {topology} again and again with other arguments, to find the best hyperparameters.")
+            text = self.tr(
+                "Runs {topology} once for each trial, with other arguments, to find the best hyperparameters."
+            )
         self.about.setText(text.format(topology=name))
 
     def _design(self) -> Topology | None:
