@@ -8,11 +8,17 @@ crash the program. Therefore, automatic collection is off, and a timer collects 
 from __future__ import annotations
 
 import gc
+import time
 
 from PySide6.QtCore import QObject, Qt, QTimer
 from PySide6.QtGui import QGuiApplication
 
 EVERY_MS = 1000
+LONGEST_DRAG_S = 10
+"""Number of seconds after which a mouse button that still counts as pressed no longer delays collection.
+
+Qt can miss the release of a button, for example if another program has grabbed the pointer.
+"""
 GROWTH = 1.25
 """Ratio by which the old objects must have grown for a full collection, which takes 0.1 s with 128 hosts."""
 
@@ -25,6 +31,7 @@ class GarbageCollector(QObject):
         gc.disable()
         self._old = 0
         """Number of objects that the last full collection has kept."""
+        self._pressed_at: float | None = None
         timer = QTimer(self, interval=EVERY_MS)
         timer.timeout.connect(self.collect)
         timer.start()
@@ -34,7 +41,7 @@ class GarbageCollector(QObject):
 
         Does nothing during a drag, because a collection can take longer than a frame.
         """
-        if QGuiApplication.mouseButtons() != Qt.MouseButton.NoButton:
+        if self._is_dragging():
             return
         young, middle, old = (count > limit for count, limit in zip(gc.get_count(), gc.get_threshold(), strict=True))
         if middle and old and len(gc.get_objects(generation=2)) >= GROWTH * self._old:
@@ -44,3 +51,11 @@ class GarbageCollector(QObject):
             gc.collect(1)
         elif young:
             gc.collect(0)
+
+    def _is_dragging(self) -> bool:
+        if QGuiApplication.mouseButtons() == Qt.MouseButton.NoButton:
+            self._pressed_at = None
+            return False
+        if self._pressed_at is None:
+            self._pressed_at = time.monotonic()
+        return time.monotonic() - self._pressed_at < LONGEST_DRAG_S

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QObject, Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from torchyard_core.home import Home
 from torchyard_gui import app
-from torchyard_gui.bridge.garbage_collection import GarbageCollector
+from torchyard_gui.bridge.garbage_collection import LONGEST_DRAG_S, GarbageCollector
 
 
 class Node(QObject):
@@ -37,6 +39,14 @@ def automatic_collection() -> Iterator[None]:
     gc.disable()
     if was_enabled:
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def held(monkeypatch: pytest.MonkeyPatch) -> list[Qt.MouseButton]:
+    """The mouse buttons that Qt counts as pressed. None is pressed at first, whatever earlier tests have pressed."""
+    buttons: list[Qt.MouseButton] = []
+    monkeypatch.setattr(QGuiApplication, "mouseButtons", lambda: buttons[-1] if buttons else Qt.MouseButton.NoButton)
+    return buttons
 
 
 def allocated_on_another_thread() -> list[list[int]]:
@@ -75,6 +85,31 @@ def test_a_full_collection_waits_until_there_are_many_more_objects(
     collector._old //= 2
     collector.collect()
     assert collected == [2, 1, 2]
+
+
+def test_a_drag_delays_collection_but_a_release_that_qt_has_missed_does_not(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch, held: list[Qt.MouseButton]
+) -> None:
+    parent, collected = QWidget(), list[int]()
+    qtbot.addWidget(parent)
+    collector = GarbageCollector(parent)
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 11, 0))
+    monkeypatch.setattr(gc, "collect", lambda generation=2: collected.append(generation))
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    held.append(Qt.MouseButton.LeftButton)
+    collector.collect()
+    now[0] += LONGEST_DRAG_S - 1
+    collector.collect()
+    assert not collected
+    now[0] += 2
+    collector.collect()
+    assert collected == [1]
+    held.clear()
+    collector.collect()
+    held.append(Qt.MouseButton.LeftButton)
+    collector.collect()
+    assert collected == [1, 1], "the next drag delays collection again"
 
 
 def test_the_window_collects_its_garbage_itself(qtbot: QtBot, home: Home, tmp_path: Path) -> None:
