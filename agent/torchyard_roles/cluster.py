@@ -529,6 +529,9 @@ class Cluster:
         """
         if self._has_left:
             return False
+        members = self._strategy.members
+        if members is not None:
+            members.settle()
         if is_new:
             self._strategy.samples = self._progress.samples
             self._strategy.at_boundary(step)
@@ -539,7 +542,6 @@ class Cluster:
                 self._stop(step)
         if self._saver is not None:
             self._saver.at_boundary(step)
-        members = self._strategy.members
         # For a worker that has just returned, training begins at this boundary. The other workers have already passed
         # it.
         has_joined_here = self._has_returned and step == self._resumed_at

@@ -60,6 +60,8 @@ class CheckpointGroup:
         from torchyard_roles.coordination import model_consistency
 
         store = self.meet()
+        if self._members is not None:
+            self._members.settle()
         if store is not None:
             # A returning worker may run a different script, if the file was edited after the other workers started.
             more = {} if self._members is None else script_checks.versions()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,19 @@ from torchyard_roles.errors import PeerLost, RolesError
 BROADCAST_BYTES = 64 * 1024 * 1024
 """Largest total size in bytes of tensors that are broadcast together."""
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Copies(Generic[Result]):
+    """The functions that copy the result of an operation to a rank that does not have it.
+
+    Attributes:
+        encode: Returns the result as tensors of bytes on the CPU. Called before the result is overwritten.
+        decode: Sets the result on this rank, and returns it.
+    """
+
+    encode: Callable[[Result], list[torch.Tensor]]
+    decode: Callable[[list[torch.Tensor]], Result]
 
 
 class GlooGroup:
@@ -37,9 +51,15 @@ class GlooGroup:
             dist.destroy_process_group(self._group)
         self._group = None
 
-    def complete(self, operation: Callable[[], Result]) -> Result:
+    def complete(self, operation: Callable[[], Result], copies: Copies[Result] | None = None) -> Result:
         """Runs an operation that consists of several exchanges, and returns its result."""
         return operation()
+
+    def settle(self) -> None:
+        """Waits until all ranks have the result of the last operation, if this group continues without lost ranks.
+
+        Must be called before this result is overwritten.
+        """
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Returns the maximum of each number over all ranks."""

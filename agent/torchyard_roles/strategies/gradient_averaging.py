@@ -28,7 +28,7 @@ import torch
 
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.buffer_sync import SyncedBuffers
-from torchyard_roles.strategies.gloo_group import GlooGroup, naming_lost_ranks
+from torchyard_roles.strategies.gloo_group import Copies, GlooGroup, naming_lost_ranks
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average, Bucket, Entry, Section
 from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
@@ -85,6 +85,7 @@ class GradientAverager:
         self._bucket_bytes = bucket_bytes
         self._after_round = after_round
         self._group = group or GlooGroup()
+        self._copies = Copies(self._encoded_averages, self._set_averages)
         self._sections: list[Section] = []
         self._entries: list[Entry] = []
         self._entry_of: dict[int, Entry] = {}
@@ -230,6 +231,7 @@ class GradientAverager:
                     self._launch(ready)
 
     def _launch(self, bucket: Bucket) -> None:
+        self._group.settle()
         if bucket.is_sparse:
             bucket.wait = _nothing
         else:
@@ -354,7 +356,7 @@ class GradientAverager:
             self._wants_check |= self._all_passes > 1 and is_due(self._all_passes - 1)
         met_pass = True
         while met_pass:
-            agreed = self._group.complete(partial(self._average, kind, self._round))
+            agreed = self._group.complete(partial(self._average, kind, self._round), self._copies)
             # If another rank is in a backward pass while this rank is in settle(), this rank first takes part in the
             # exchange of that pass, and then repeats its own.
             met_pass = kind == _STEP and -agreed[1] == _PASS
@@ -377,6 +379,25 @@ class GradientAverager:
         self._met_s += time.monotonic() - requested_at
         self._reduce(agreed[_HEADER:])
         return agreed
+
+    def _encoded_averages(self, agreed: list[int]) -> list[torch.Tensor]:
+        """Returns the averages that the flat tensors hold since the last exchange, with its agreed message."""
+        numbers = torch.tensor([self._round, *agreed], dtype=torch.int64, device="cpu")
+        flats = [bucket.flat.cpu() for bucket in self._chosen(agreed[_HEADER:]) if not bucket.is_sparse]
+        return [each.view(torch.uint8) for each in (numbers, *flats)]
+
+    def _set_averages(self, parts: list[torch.Tensor]) -> list[int]:
+        """Writes another rank's averages to the flat tensors, and returns the agreed message."""
+        numbers: list[int] = parts[0].view(torch.int64).tolist()
+        self._round, agreed = numbers[0], numbers[1:]
+        buckets = [bucket for bucket in self._chosen(agreed[_HEADER:]) if not bucket.is_sparse]
+        for bucket, part in zip(buckets, parts[1:]):
+            bucket.receive(part)
+        return agreed
+
+    def _chosen(self, agreed: Sequence[int]) -> list[Bucket]:
+        """Returns the buckets that any rank marked in its message."""
+        return [bucket for number, bucket in enumerate(self._buckets()) if agreed[2 * number]]
 
     def withdraw(self) -> None:
         """Resets all buckets after an interrupted exchange, which may still write to the old flat tensors."""
@@ -443,7 +464,7 @@ class GradientAverager:
 
     def _reduce(self, agreed: Sequence[int]) -> None:
         buckets = self._buckets()
-        chosen = [bucket for number, bucket in enumerate(buckets) if agreed[2 * number]]
+        chosen = self._chosen(agreed)
         late = [bucket for number, bucket in enumerate(buckets) if agreed[2 * number + 1]]
         for bucket in chosen:
             if bucket.wait is None:
@@ -460,7 +481,7 @@ class GradientAverager:
     def _use(self, agreed: Sequence[int]) -> None:
         """Writes the averages to the gradients, and synchronizes the buffers that have changed."""
         buckets = self._buckets()
-        chosen = [bucket for number, bucket in enumerate(buckets) if agreed[2 * number]]
+        chosen = self._chosen(agreed)
         kinds = agreed[2 * len(buckets) : 2 * len(buckets) + len(self._entries)]
         for bucket in chosen:
             if bucket.is_sparse:

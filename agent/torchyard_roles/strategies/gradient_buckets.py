@@ -68,11 +68,10 @@ class Bucket:
     def filled(self, factor: float) -> torch.Tensor:
         """Returns the flat tensor with the gradients times `factor`. Missing gradients are zeros."""
         if self._flat is None:
-            parameters = [entry.parameter for entry in self.entries]
-            sizes = [parameter.numel() for parameter in parameters]
-            first = parameters[0]
-            self._flat = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
-            self.views = [part.view(each.shape) for part, each in zip(self._flat.split(sizes), parameters)]
+            first = self.entries[0].parameter
+            size = sum(entry.parameter.numel() for entry in self.entries)
+            self._set_flat(torch.empty(size, dtype=first.dtype, device=first.device))
+            assert self._flat is not None
         with torch.no_grad():
             for view, entry in zip(self.views, self.entries):
                 gradient = entry.parameter.grad
@@ -88,6 +87,16 @@ class Bucket:
                         "Convert and move the model before distribute().",
                     )
         return self._flat
+
+    def _set_flat(self, flat: torch.Tensor) -> None:
+        parameters = [entry.parameter for entry in self.entries]
+        parts = flat.split([parameter.numel() for parameter in parameters])
+        self._flat, self.views = flat, [part.view(each.shape) for part, each in zip(parts, parameters)]
+
+    def receive(self, part: torch.Tensor) -> None:
+        """Sets the flat tensor to the bytes of another rank's flat tensor."""
+        first = self.entries[0].parameter
+        self._set_flat(part.view(first.dtype).to(first.device))
 
     @property
     def flat(self) -> torch.Tensor:

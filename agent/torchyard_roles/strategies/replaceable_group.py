@@ -1,13 +1,14 @@
 """A group of workers that is replaced when a worker is lost. The remaining workers repeat the interrupted operation.
 
 Operations are numbered in the order of their calls, which is the same on all ranks. After its part of an operation, a
-rank *votes* in a small all-reduce, which completes only if all members have completed the operation. Results are used
-only after the vote.
+rank *votes* in a small all-reduce, which completes only if all members have the result. A result is used only after the
+vote, unless the caller can make a copy of it. In this case, the vote is awaited before the next operation, while the
+result still exists. Averaged gradients are such results, so a step does not wait for the vote.
 
 When the keeper announces a new membership, or a connection breaks, a rank shuts down the connections of its group, and
-the members connect again as a new group. They first exchange the number of operations that they have completed. If any
-of them has completed an operation, all others have completed their part of it and voted, so they use its result too. If
-none has, all of them repeat it. Therefore no rank is a step ahead of another.
+the members connect again as a new group. They first exchange the number of operations whose results they use. If none
+of them uses the result of an operation, all of them repeat it. If any of them does, all use it, and those that do not
+have it receive a copy. Therefore no rank is a step ahead of another.
 
 A worker that returns joins at a step boundary. Votes show when all members know that it is waiting. The members then
 wait at the next boundary until the keeper has made it a member, connect as a new group, and one of them sends its
@@ -30,7 +31,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -38,7 +39,7 @@ import torch.distributed as dist
 from torchyard_roles.coordination.membership import Members, Membership
 from torchyard_roles.coordination.torch_store import TorchStore
 from torchyard_roles.errors import PeerLost, StoreTimeout, UsageProblem
-from torchyard_roles.strategies.gloo_group import GlooGroup, Result, packed_bytes, runs_of, unpack_bytes
+from torchyard_roles.strategies.gloo_group import Copies, GlooGroup, Result, packed_bytes, runs_of, unpack_bytes
 from torchyard_roles.strategies.nccl_group import NcclGroup
 
 if TYPE_CHECKING:
@@ -64,10 +65,26 @@ BOUNDARY_S = 2.0
 
 _VOTES, _PASSED = 1, 2
 """The kinds of control messages: votes, and the exchange of completed operations."""
+_ALL = 1 << 62
+"""The number of results of a rank that needs none, because it receives the whole state."""
 
 
 class Interrupted(Exception):
     """Raised when an operation was interrupted by a new membership, a closed connection or a timeout."""
+
+
+class _Vote(NamedTuple):
+    """A vote in progress about an operation whose result this rank already uses.
+
+    Attributes:
+        work: The exchange, or None if it could not be started.
+        message: The tensor that the exchange reduces.
+        copy: Returns a copy of the result.
+    """
+
+    work: Any
+    message: torch.Tensor
+    copy: Callable[[], list[torch.Tensor]]
 
 
 class ReplaceableGroup(GlooGroup):
@@ -99,7 +116,9 @@ class ReplaceableGroup(GlooGroup):
         self._sockets: list[int] = []
         """Descriptors of the group's connections."""
         self._passed = 0
-        """The number of operations that all members have completed."""
+        """The number of operations whose results this rank uses."""
+        self._pending: _Vote | None = None
+        """The vote about the last operation, if it has not been awaited."""
         self._due = 0
         """The number of the last announced return of workers of which all members are aware."""
         self._handed_over = 0
@@ -121,6 +140,7 @@ class ReplaceableGroup(GlooGroup):
 
     def close(self) -> None:
         self._ends = True
+        self._pending = None
         nccl, self._nccl = self._nccl, None
         if nccl is not None:
             nccl.abort()
@@ -132,14 +152,20 @@ class ReplaceableGroup(GlooGroup):
     def end(self) -> None:
         """Makes operations raise PeerLost after a loss instead of connecting again.
 
-        Called when training ends, because other ranks may have left.
+        Called when training ends, because other ranks may have left. First waits until all members have the result of
+        the last operation. Raises PeerLost as complete() does.
         """
+        self.settle()
         self._ends = True
 
-    def complete(self, operation: Callable[[], Result]) -> Result:
-        """Runs an operation until it is complete on all members, and returns its result.
+    def complete(self, operation: Callable[[], Result], copies: Copies[Result] | None = None) -> Result:
+        """Runs an operation until it is complete, and returns its result, which all members use or will use.
 
-        `operation` may be repeated, so it must not apply its result. Operations that it calls itself are part of it.
+        Args:
+            operation: May be repeated, so it must not apply its result. Operations that it calls itself are part of it.
+            copies: If it is given, a member that uses the result may send a copy to members that do not have it. Then
+                settle() must be called before the result ceases to exist, and before waiting for other members in any
+                other way. The methods of this class call it.
 
         Raises:
             PeerLost: This rank is no longer a member, or a connection broke, and either end() had been called or the
@@ -147,31 +173,93 @@ class ReplaceableGroup(GlooGroup):
         """
         if self._is_inside:
             return operation()
+        self.settle()
         while True:
-            voting = False
+            has_result = False
             try:
                 self._check_members()
                 self._is_inside = True
                 result = operation()
-                voting = True
-                self._vote()
+                has_result = True
+                if copies is None:
+                    self._vote()
+                else:
+                    self._pending = self._start_vote(partial(copies.encode, result))
             except Interrupted as error:
                 self._is_inside = False
                 if self._ends:
                     raise PeerLost("another rank", "another host", str(error)) from None
-                if self._reconnect(str(error)) <= self._passed:
+                copy = self._recover(str(error), has_result, copies)
+                if copy is None:
                     self.on_repeat()
                     continue
-                if not voting:
-                    raise PeerLost("another rank", "another host", "the ranks are out of step") from None
+                if copies is not None:
+                    self.on_repeat()
+                    result = copies.decode(copy)
             finally:
                 self._is_inside = False
             self._passed += 1
             return result
 
+    def settle(self) -> None:
+        """Waits until all members have the result of the last operation. Raises PeerLost as complete() does."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            if pending.work is None:
+                raise Interrupted("a connection ended")
+            self._wait(pending.work)
+            self._count_vote(pending.message, _VOTES)
+        except Interrupted as error:
+            if self._ends:
+                raise PeerLost("another rank", "another host", str(error)) from None
+            self._send_copies(str(error), pending.copy)
+
+    def _recover(self, why: str, has_result: bool, copies: Copies[Any] | None) -> list[torch.Tensor] | None:
+        """Connects again after an operation was interrupted.
+
+        Returns a copy of the operation's result, which is empty if this rank has the result itself, or None if all
+        members repeat the operation. Raises PeerLost as complete() does.
+        """
+        copy: list[torch.Tensor] | None = [] if has_result else None
+        while True:
+            used, held = self._reconnect(why, self._passed + (copy is not None))
+            if used <= self._passed:
+                return None
+            if copy is not None and held >= used:
+                return copy
+            if copies is None:
+                raise PeerLost("another rank", "another host", "the ranks are out of step")
+            try:
+                copy = self._copy_state(None, [])
+                self._vote()
+            except Interrupted as error:
+                why = str(error)
+            else:
+                return copy
+
+    def _send_copies(self, why: str, copy: Callable[[], list[torch.Tensor]]) -> None:
+        """Connects again after a vote was interrupted, and sends copies of the result to the members without it."""
+        encoded: list[torch.Tensor] = []
+        while True:
+            used, held = self._reconnect(why, self._passed)
+            if held >= used:
+                return
+            try:
+                self._copy_state(copy, encoded)
+                self._vote()
+            except Interrupted as error:
+                why = str(error)
+            else:
+                return
+
     @property
     def is_return_due(self) -> bool:
-        """Whether members wait at the next step boundary for returning workers. All members have the same value."""
+        """Whether members wait at the next step boundary for returning workers.
+
+        All members have the same value once the last vote is settled.
+        """
         return not self.is_joining and max(self._due, self._members.joined) > self._handed_over
 
     def hand_over(self, state: Callable[[], list[torch.Tensor]]) -> None:
@@ -202,7 +290,7 @@ class ReplaceableGroup(GlooGroup):
             if is_ended():
                 raise SystemExit(0)
             self.membership.wait_for_change(self.membership.newest.number, POLL_S)
-        self._passed = self._connect()
+        self._passed, _ = self._connect()
         received = self._transfer(None)
         self.is_joining = False
         self.has_trained = True
@@ -214,36 +302,46 @@ class ReplaceableGroup(GlooGroup):
         Returns the state that this rank received.
         """
         encoded: list[torch.Tensor] = []
-
-        def operation() -> list[torch.Tensor]:
-            place = self.ranks.index(self._rank)
-            knows = torch.zeros(len(self.ranks), dtype=torch.int64, device="cpu")
-            knows[place] = state is not None
-            self._reduce(knows, dist.ReduceOp.MAX)
-            new = [other for other, known in enumerate(knows.tolist()) if not known]
-            if len(new) == len(self.ranks):
-                raise PeerLost("another rank", "another host", "all workers that had the state of the run were lost")
-            sender = knows.tolist().index(1)
-            if new and place == sender and not encoded and state is not None:
-                encoded.extend(state())
-            count = torch.tensor([len(encoded)], dtype=torch.int64, device="cpu")
-            self._reduce(count, dist.ReduceOp.MAX)
-            sizes = torch.zeros(int(count), dtype=torch.int64, device="cpu")
-            if place == sender:
-                sizes.copy_(torch.tensor([each.numel() for each in encoded], dtype=torch.int64, device="cpu"))
-            if int(count):
-                self._reduce(sizes, dist.ReduceOp.MAX)
-            received = []
-            if place == sender:
-                parts = [(part, other) for part in encoded for other in new]
-                self._run_in_thread(lambda group: [group.send([part], other, 0) for part, other in parts])
-            elif place in new:
-                received = [torch.empty(size, dtype=torch.uint8, device="cpu") for size in sizes.tolist()]
-                self._run_in_thread(lambda group: [group.recv([part], sender, 0) for part in received])
-            return received
-
-        received = self.complete(operation)
+        received = self.complete(lambda: self._copy_state(state, encoded))
         self._handed_over = self._members.joined
+        return received
+
+    def _copy_state(
+        self, state: Callable[[], list[torch.Tensor]] | None, encoded: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Sends the tensors of the first member that has some to all members that have none.
+
+        Args:
+            state: Returns this rank's tensors, as bytes, or is None if it has none. Called on the sender only.
+            encoded: A list that keeps the sender's tensors for a repetition.
+
+        Returns:
+            The tensors that this rank received.
+        """
+        place = self.ranks.index(self._rank)
+        knows = torch.zeros(len(self.ranks), dtype=torch.int64, device="cpu")
+        knows[place] = state is not None
+        self._reduce(knows, dist.ReduceOp.MAX)
+        new = [other for other, known in enumerate(knows.tolist()) if not known]
+        if len(new) == len(self.ranks):
+            raise PeerLost("another rank", "another host", "all workers that had the state of the run were lost")
+        sender = knows.tolist().index(1)
+        if new and place == sender and not encoded and state is not None:
+            encoded.extend(state())
+        count = torch.tensor([len(encoded)], dtype=torch.int64, device="cpu")
+        self._reduce(count, dist.ReduceOp.MAX)
+        sizes = torch.zeros(int(count), dtype=torch.int64, device="cpu")
+        if place == sender:
+            sizes.copy_(torch.tensor([each.numel() for each in encoded], dtype=torch.int64, device="cpu"))
+        if int(count):
+            self._reduce(sizes, dist.ReduceOp.MAX)
+        received = []
+        if place == sender:
+            parts = [(part, other) for part in encoded for other in new]
+            self._run_in_thread(lambda group: [group.send([part], other, 0) for part, other in parts])
+        elif place in new:
+            received = [torch.empty(size, dtype=torch.uint8, device="cpu") for size in sizes.tolist()]
+            self._run_in_thread(lambda group: [group.recv([part], sender, 0) for part in received])
         return received
 
     def _run_in_thread(self, start: Callable[[Any], list[Any]]) -> None:
@@ -343,22 +441,44 @@ class ReplaceableGroup(GlooGroup):
         )
 
     def _vote(self) -> None:
-        self._agree(_VOTES)
+        self._agree(_VOTES, self._passed)
 
-    def _agree(self, kind: int) -> int:
-        """Returns the largest number of completed operations over all members.
+    def _start_vote(self, copy: Callable[[], list[torch.Tensor]]) -> _Vote:
+        message = self._ballot(_VOTES, self._passed)
+        try:
+            work = _started(lambda: self._control.allreduce([message], _options(dist.ReduceOp.MAX)))
+        except Interrupted:
+            work = None
+        return _Vote(work, message, copy)
 
-        Raises Interrupted if the exchange with the members fails.
+    def _agree(self, kind: int, held: int) -> tuple[int, int]:
+        """Exchanges control messages with the other members.
+
+        Args:
+            held: The number of operations whose results this rank has.
+
+        Returns:
+            The largest number of operations whose results a member uses, and the smallest number of operations whose
+            results a member has.
+
+        Raises:
+            Interrupted: The exchange with the members failed.
         """
-        numbers = [self._passed, kind, -kind, self._due, -self.membership.returning]
-        message = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        message = self._ballot(kind, held)
         self._reduce(message, dist.ReduceOp.MAX)
-        passed, most, least, due, returning = message.tolist()
+        return self._count_vote(message, kind)
+
+    def _ballot(self, kind: int, held: int) -> torch.Tensor:
+        numbers = [self._passed, -held, kind, -kind, self._due, -self.membership.returning]
+        return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+    def _count_vote(self, message: torch.Tensor, kind: int) -> tuple[int, int]:
+        used, held, most, least, due, returning = message.tolist()
         if most != -least:
             raise Interrupted("the ranks are in different operations")
         # If only some members have received the result of a vote, the others receive it when they connect again.
         self._due = max(due, -returning) if kind == _VOTES else due
-        return int(passed)
+        return int(used), -int(held)
 
     def _reduce(self, values: torch.Tensor, how: Any, within_s: float | None = None) -> None:
         self._wait(_started(lambda: self._control.allreduce([values], _options(how))), within_s)
@@ -402,17 +522,22 @@ class ReplaceableGroup(GlooGroup):
     def _membership_changed(self) -> bool:
         return self.membership.newest.number != self._members.number
 
-    def _reconnect(self, why: str) -> int:
-        """Connects to the other members of the newest membership. Returns the result of _connect()."""
+    def _reconnect(self, why: str, held: int) -> tuple[int, int]:
+        """Connects to the other members of the newest membership. Arguments and result are those of _connect()."""
         self._shut_down()
         if not self.membership.wait_for_change(self._members.number, NOTICE_S):
             raise PeerLost("another rank", "another host", why.rstrip("."))
-        return self._connect()
+        return self._connect(held)
 
-    def _connect(self) -> int:
+    def _connect(self, held: int | None = None) -> tuple[int, int]:
         """Connects to the members of the newest membership.
 
-        Returns the largest number of operations that a member has completed.
+        Args:
+            held: The number of operations whose results this rank has, or None if it needs no result.
+
+        Returns:
+            The largest number of operations whose results a member uses, and the smallest number of operations whose
+            results a member has.
         """
         while True:
             members = self.membership.newest
@@ -420,14 +545,14 @@ class ReplaceableGroup(GlooGroup):
                 raise PeerLost("this worker", "this host", "the run continues without it, since its keeper lost it")
             try:
                 self._open(members)
-                passed = self._agree(_PASSED)
+                numbers = self._agree(_PASSED, _ALL if held is None else held)
             except Interrupted as error:
                 self._shut_down()
                 if not self.membership.wait_for_change(members.number, NOTICE_S):
                     raise PeerLost("another rank", "another host", str(error).rstrip(".")) from None
             else:
                 self.on_members(len(members.ranks))
-                return passed
+                return numbers
 
     def _open(self, members: Members) -> None:
         """Creates the process groups once all members are ready. Raises Interrupted if this fails."""

@@ -123,6 +123,33 @@ def test_survivors_of_a_worker_and_of_the_chief_continue_as_one_process_would(ru
     run_scenario(scenario)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reducers"),
+    [
+        ([], 0),
+        pytest.param(["like-nccl"], 0, marks=pytest.mark.proof),
+        pytest.param([], 1, marks=pytest.mark.proof),
+    ],
+    ids=["gloo", "like NCCL", "reducers"],
+)
+def test_averages_that_some_workers_already_use_are_copied_to_the_others(
+    run_scenario: RunScenario, arguments: list[str], reducers: int
+) -> None:
+    """In step 5, worker 1 gets the averages from another. In step 9, all workers that have them are lost."""
+
+    async def scenario(cluster: KeeperCluster) -> None:
+        (a,) = await cluster.add("gpu-a")
+        kills = ["3:5:step", "1:5:miss", "2:9:step", "1:9:miss", "0:9:copy"]
+        ended = await train(cluster, a, 4, 12, *arguments, *kills, reducers=reducers)
+        assert ended["state"] == "succeeded", ended
+        check_survivors(a, [1], 12)
+        ranks = [line["ranks"] for line in lines(a, 1)[:-1]]
+        assert ranks == [[0, 1, 2, 3]] * 6 + [[0, 1, 2]] * 3 + [[1]] * 3
+        assert not [event for event in a.journal() if event["event"] == "gang_restart"]
+
+    run_scenario(scenario)
+
+
 def check_all_are_equal(host: Host, workers: int) -> list[list[int]]:
     """Checks that all workers end with the parameters that a single process computes.
 

@@ -2,11 +2,13 @@
 
 Usage: loses_workers.py STEPS [returns=COUNT] [like-nccl] [RANK:STEP:PLACE …]
 
-A rank kills itself at the given place of the given step: forward, backward, step, join (when it joins a new group), or
-a number of milliseconds after the step has begun. A rank that has returned kills itself only at the places back (during
-the transfer of the state) and other (its model differs). For these, STEP is the number of its return. Training lasts
-until workers have returned COUNT times, and then for STEPS further steps. With `like-nccl`, gradients on the CPU are
-exchanged in the same way as gradients on a GPU (`gloo_like_nccl`).
+A rank kills itself at the given place of the given step: forward, backward, step, join (when it joins a new group),
+copy (when it sends the averages of the step to a rank that lacks them), or a number of milliseconds after the step
+has begun. At the place miss, it does not kill itself but loses the averages of the step, as if its connections had
+broken. A rank that has returned kills itself only at the places back (during the transfer of the state) and other
+(its model differs). For these, STEP is the number of its return. Training lasts until workers have returned COUNT
+times, and then for STEPS further steps. With `like-nccl`, gradients on the CPU are exchanged in the same way as
+gradients on a GPU (`gloo_like_nccl`).
 
 Each rank prints the members after every step. At the end, it prints a digest of its parameters, and the largest
 difference from the parameters of a single process that computes the same batches for the same members.
@@ -29,16 +31,24 @@ import torch
 
 import torchyard_roles
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
-from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
+from torchyard_roles.strategies.replaceable_group import Interrupted, ReplaceableGroup
 
 average_gradients = GradientAverager._average
 averaged_over: list[int] = []
 """The ranks whose gradients were averaged in the last step. They may include a rank that has been lost since then."""
 
 
+misses_averages: list[bool] = [False]
+
+
 def record_ranks(averager: GradientAverager, kind: int, round_: int) -> object:
     found = average_gradients(averager, kind, round_)
-    averaged_over[:] = getattr(averager._group, "ranks", ())
+    group = averager._group
+    averaged_over[:] = getattr(group, "ranks", ())
+    if misses_averages[0] and isinstance(group, ReplaceableGroup):
+        misses_averages[0] = False
+        group.membership.wait_for_change(group._members.number, 60)
+        raise Interrupted("a worker was lost")
     return found
 
 
@@ -123,6 +133,9 @@ def main(steps: int, *arguments: str) -> None:
         if since < 0:
             time.sleep(0.2)  # Keeps the number of steps low, because the comparison repeats all of them.
         optimizer.zero_grad()
+        misses_averages[0] = (step, "miss") in places
+        if (step, "copy") in places:
+            ReplaceableGroup._run_in_thread = die  # type: ignore[method-assign]  # This simulates a killed process.
         for delay in (int(place) / 1000 for at, place in places if at == step and place.isdecimal()):
             threading.Thread(target=lambda delay=delay: (time.sleep(delay), die()), daemon=True).start()
         loss = loss_of(model, rank, step)
