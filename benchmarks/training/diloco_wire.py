@@ -28,7 +28,7 @@ def cpu_time(work: Callable[[], object]) -> float:
 def encodings() -> tuple[dict[str, list[float]], list[Promise]]:
     import torch
 
-    from torchyard_roles.exchange.wire_codec import WIRES, WireCodec
+    from torchyard_roles.exchange.quantization import WIRES, WireCodec
 
     values, out = torch.randn(ELEMENTS), torch.empty(ELEMENTS)
 

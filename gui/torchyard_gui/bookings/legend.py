@@ -8,7 +8,7 @@ from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QBrush, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QSizePolicy, QWidget
 
-from torchyard_gui.bookings.calendar.blocks import hue_of
+from torchyard_gui.bookings.booking_colors import color_token
 from torchyard_gui.bookings.labels import owner_name
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import label
@@ -81,10 +81,9 @@ class _Key(QWidget):
             width = painter.fontMetrics().horizontalAdvance(name) + 32
             if x + width > self.width() - needed:
                 break
-            token = "accent" if own else f"person{hue_of(person) + 1}"
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(look.brush(token))
+            painter.setBrush(look.brush(color_token(person, own=own)))
             painter.drawRoundedRect(QRectF(x, self.height() / 2 - 5, 10, 10), 2, 2)
             painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
             painter.setPen(look.pen("text" if own else "text2"))

@@ -20,8 +20,7 @@ from PySide6.QtWidgets import (
 
 from torchyard_gui.bridge.run_state_types import ReplicaStatus
 from torchyard_gui.runs.plots.mini_plot import lines_between_gaps
-from torchyard_gui.runs.replica_groups import Grouping, ReplicaGroup
-from torchyard_gui.runs.replica_table_model import (
+from torchyard_gui.runs.replica_columns import (
     GPUS,
     GROUP,
     HOST,
@@ -36,6 +35,7 @@ from torchyard_gui.runs.replica_table_model import (
     ReplicaTableModel,
     fitting_columns,
 )
+from torchyard_gui.runs.replica_groups import Grouping, ReplicaGroup
 from torchyard_gui.theme.icons import paint_role_badge, paint_state, pixmap
 from torchyard_gui.theme.marks import trouble_token
 from torchyard_gui.theme.theme import theme

@@ -10,8 +10,8 @@ from PySide6.QtTest import QTest
 
 from tests.gui.runs.fake_hosts import Acting
 from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.runs.replica_columns import LOSS, NAME, RATE, STATE
 from torchyard_gui.runs.replica_table import ReplicaTable
-from torchyard_gui.runs.replica_table_model import LOSS, NAME, RATE, STATE
 
 LEFT = Qt.MouseButton.LeftButton
 CHIEF, WORKERS = "chief (1 replica)", "workers (3 replicas)"

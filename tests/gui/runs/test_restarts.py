@@ -17,7 +17,7 @@ from torchyard_gui.canvas.racks.content import racks_of
 from torchyard_gui.runs.alerts import alerts_of
 from torchyard_gui.runs.labels import clock, moment_in_words, moment_mark
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.replica_table_model import STATE
+from torchyard_gui.runs.replica_columns import STATE
 
 CAUSE = "worker-1 on gpu-b: exited with 1: RuntimeError: bad batch"
 LOST = "gpu-b was lost: not heard of for 10 s"

@@ -15,7 +15,7 @@ from torchyard_core.home import Home
 from torchyard_core.topology.file import dump
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.replica_table_model import GPUS, PAST, USE
+from torchyard_gui.runs.replica_columns import GPUS, PAST, USE
 from torchyard_gui.widgets.empty_state import EmptyListMessage
 
 LEFT = Qt.MouseButton.LeftButton

@@ -21,7 +21,7 @@ from torchyard_core.home import Home
 from torchyard_core.topology.model import Strategy, StrategyKind
 from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.replica_table_model import (
+from torchyard_gui.runs.replica_columns import (
     CLIENTS,
     COMPUTE,
     DROPPED,

@@ -36,10 +36,10 @@ from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, ProtocolError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.exchange.tensor_connection import Connection, Peer, listen_at
-from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.keeper_reports import ServingReports
-from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_slice import dtype_of
 from torchyard_roles.strategies.diloco.outer_step import Flat, OuterParameters
 from torchyard_roles.strategies.diloco.round_state import KEY, REDUCER, Announcement, RoundState

@@ -25,7 +25,7 @@ from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.tensor_connection import Peer
-from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters
 from torchyard_roles.strategies.diloco.round_state import DONE, HERE, KEY, REDUCER, STOPPED, Announcement, RoundState
 from torchyard_roles.strategies.diloco.slice_exchange import Calls, SliceExchange

@@ -35,8 +35,8 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.listener import Admission, Connections
+from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
-from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.keeper_reports import ServingReports
 from torchyard_roles.strategies.diloco import follower_connections
 from torchyard_roles.strategies.diloco.follower_connections import FollowerConnections

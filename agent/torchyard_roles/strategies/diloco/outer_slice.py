@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchyard_roles.errors import ProtocolError
-from torchyard_roles.exchange.wire_codec import WireCodec
+from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.strategies.diloco.outer_step import Flat, OuterParameters
 from torchyard_roles.strategies.diloco.server_rounds import Push
 

@@ -21,7 +21,7 @@ from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
-from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import HOST_WAIT_S, SAY_WAITING_S, Outcome
 from torchyard_roles.strategies.diloco.outer_server import ENDED, SERVICE
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters

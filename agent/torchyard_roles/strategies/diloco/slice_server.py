@@ -25,7 +25,7 @@ from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters
 
 SERVICE = "diloco"

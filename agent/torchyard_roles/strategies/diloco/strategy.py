@@ -28,12 +28,12 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
-from torchyard_roles.exchange.wire_codec import WireCodec
+from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.diloco import fragments
 from torchyard_roles.strategies.diloco.background_average import BackgroundAverage
-from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import GroupAverage, Outcome
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters, flats_of
 from torchyard_roles.strategies.diloco.server_average import ServerAverage

@@ -10,8 +10,9 @@ from PySide6.QtGui import QBrush, QFontMetricsF, QPainter
 
 from torchyard_core.booking.model import Booking, State
 from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.booking_colors import color_token
 from torchyard_gui.bookings.calendar.block_cache import BlockCache
-from torchyard_gui.bookings.calendar.blocks import Block, hue_of
+from torchyard_gui.bookings.calendar.blocks import Block
 from torchyard_gui.bookings.calendar.display_list import DisplayList, Strip
 from torchyard_gui.bookings.calendar.time_axis import Axis
 from torchyard_gui.theme.icons import paint_state, pixmap
@@ -141,7 +142,7 @@ class BlockPainter:
         look = theme()
         booking = block.booking
         own = booking.owner == picture.person
-        token = "accent" if own else f"person{hue_of(booking.owner) + 1}"
+        token = color_token(booking.owner, own=own)
         rect = rect_of(block, axis)
         self._bodies.draw(painter, rect, token, own, is_selected)
         for interval in picture.usage.idle.get(booking.id, ()):

@@ -8,13 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
-from zlib import crc32
 
 from torchyard_core.booking.intervals import Interval, gaps, merge, subtract
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use
 from torchyard_gui.bookings.calendar.lanes import Lanes, Row
 
-HUES = 5
 LEAST_HELD = timedelta(minutes=1)
 SHORTEST_SHOWN = timedelta(minutes=5)
 """Minimum duration of the idle times and uses without a booking that are shown.
@@ -64,11 +62,6 @@ def blocks_of(booking: Booking, lanes: Lanes) -> list[Block]:
 def _block(booking: Booking, rows: Sequence[Row]) -> Block:
     start, end = booking.start.timestamp(), booking.until.timestamp()
     return Block(booking, tuple(row.slots[0] for row in rows), rows[0].top, rows[-1].bottom, start, end)
-
-
-def hue_of(person: str) -> int:
-    """Returns the number of an owner's colour, from 0 to 4. It is the same on every desktop."""
-    return crc32(person.encode(), 55) % HUES
 
 
 def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:

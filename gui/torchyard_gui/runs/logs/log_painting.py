@@ -8,6 +8,7 @@ from functools import cache
 from PySide6.QtCore import QRect
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter
 
+from torchyard_gui.runs.logs.log_levels import color_token
 from torchyard_gui.runs.logs.log_merge import Place, PlacedLine
 from torchyard_gui.theme.theme import theme
 
@@ -60,7 +61,7 @@ def paint_lines(
             painter.fillRect(across, look.color("accent_soft"))
         if hit:
             _paint_hits(painter, line.line.text, left, across, hit.lower())
-        painter.setPen(look.pen(line.line.level))
+        painter.setPen(look.pen(color_token(line.line.text)))
         painter.drawText(left, round(y + ascent), line.line.text)
 
 

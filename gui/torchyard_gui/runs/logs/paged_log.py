@@ -16,11 +16,6 @@ LONGEST = 4096
 """Maximum length of a line in bytes; longer lines are split."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_LEVELS = (
-    ("fail", re.compile(r"\b(ERROR|CRITICAL|FATAL|Traceback|[A-Za-z]\w*(?:Error|Exception))\b")),
-    ("wait", re.compile(r"\b(WARN|WARNING|UserWarning|FutureWarning|DeprecationWarning)\b")),
-    ("text3", re.compile(r"\b(DEBUG|TRACE)\b")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +25,6 @@ class Line:
     begin: int
     end: int
     text: str
-
-    @property
-    def level(self) -> str:
-        """The colour token for the level of the line: error, warning, debug, or other."""
-        return next((token for token, pattern in _LEVELS if pattern.search(self.text)), "text")
 
 
 class MissingPage(Exception):

@@ -9,8 +9,9 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use, cpu_slot
+from torchyard_gui.bookings.booking_colors import color_number
 from torchyard_gui.bookings.calendar.block_painting import label_for
-from torchyard_gui.bookings.calendar.blocks import UsageBuilder, blocks_of, free_now, hue_of, steps, strip_of
+from torchyard_gui.bookings.calendar.blocks import UsageBuilder, blocks_of, free_now, steps, strip_of
 from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, initially_folded, lanes_of, short_model
@@ -172,8 +173,8 @@ def test_evidence_and_a_no_show_are_idle() -> None:
 
 
 def test_a_person_has_the_same_hue_everywhere_and_five_are_used() -> None:
-    assert hue_of("vision") == 0
-    assert {hue_of(f"person{number}") for number in range(40)} == set(range(5))
+    assert color_number("vision") == 0
+    assert {color_number(f"person{number}") for number in range(40)} == set(range(5))
 
 
 def test_a_large_fleet_is_folded_at_first_but_for_ones_own_hosts() -> None:

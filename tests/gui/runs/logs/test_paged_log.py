@@ -88,19 +88,3 @@ def test_a_line_without_end_is_shown_in_parts() -> None:
 )
 def test_lines_read_as_on_a_terminal(data: bytes, text: str) -> None:
     assert text_of(data) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "level"),
-    [
-        ("ValueError: bad", "fail"),
-        ("Traceback (most recent call last):", "fail"),
-        ("2024 ERROR lost", "fail"),
-        ("UserWarning: old", "wait"),
-        ("DEBUG: chatter", "text3"),
-        ("epoch 1 loss 0.3", "text"),
-        ("no errors so far", "text"),
-    ],
-)
-def test_levels_have_their_colours(text: str, level: str) -> None:
-    assert Line(0, 0, text).level == level

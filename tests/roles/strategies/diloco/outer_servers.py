@@ -17,9 +17,9 @@ from tests.roles.strategies.hogwild.worker_groups import at_once
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.exchange.tensor_connection import Peer
-from torchyard_roles.exchange.wire_codec import WireCodec
-from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import Outcome
 from torchyard_roles.strategies.diloco.outer_server import ENDED, OuterServer
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters, flats_of

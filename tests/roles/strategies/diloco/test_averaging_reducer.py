@@ -13,8 +13,8 @@ from tests.roles.processes import free_port
 from tests.roles.strategies.diloco.test_group_average import SIZE, Averaged, average_all, clean
 from tests.roles.strategies.hogwild.worker_groups import at_once, peers_of
 from torchyard_roles.coordination.join_store_client import JoinStore
+from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.exchange.tensor_connection import Peer, listen_at
-from torchyard_roles.exchange.wire_codec import WireCodec
 from torchyard_roles.strategies.diloco.averaging_reducer import Attendance, AveragingReducer
 from torchyard_roles.strategies.diloco.group_average import Outcome
 

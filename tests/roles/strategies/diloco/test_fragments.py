@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchyard_roles.exchange.wire_codec import WIRES, WireCodec
-from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.exchange.quantization import WIRES, WireCodec
+from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.fragments import divide, steps_before
 from torchyard_roles.strategies.diloco.outer_step import flats_of
 

@@ -14,8 +14,8 @@ from tests.waiting import wait_until
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
-from torchyard_roles.exchange.wire_codec import LARGEST, WireCodec
-from torchyard_roles.strategies.diloco.error_feedback_codec import ErrorFeedbackCodec
+from torchyard_roles.exchange.quantization import LARGEST, WireCodec
+from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import GroupAverage, Outcome
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters, flats_of
 from torchyard_roles.strategies.diloco.round_state import HERE, Announcement, RoundState

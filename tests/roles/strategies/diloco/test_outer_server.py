@@ -16,7 +16,7 @@ from tests.roles.strategies.diloco.outer_servers import Group, Servers, serving
 from tests.roles.strategies.hogwild.worker_groups import at_once
 from tests.waiting import wait_until
 from torchyard_roles.errors import ProtocolError, RolesError
-from torchyard_roles.exchange.wire_codec import WireCodec
+from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.strategies.diloco.group_average import Outcome
 
 pytestmark = pytest.mark.train

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchyard_roles.exchange import large_buffers
-from torchyard_roles.exchange.wire_codec import WireCodec
+from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.strategies.diloco.outer_step import Flat
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from torchyard_roles.exchange.wire_codec import BLOCK, LARGEST, PIECE_BLOCKS, WIRES, WireCodec
+from torchyard_roles.exchange.quantization import BLOCK, LARGEST, PIECE_BLOCKS, WIRES, WireCodec
 
 pytestmark = pytest.mark.train
 
