@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from torchyard_gui.theme.icons import paint_role_badge, paint_state
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
-from torchyard_gui.widgets.text_labels import ElidedLabel
+from torchyard_gui.widgets.text_labels import ElidedLabel, PartsLabel
 
 
 class StateMark(QWidget):
@@ -42,12 +42,15 @@ class StateTitle(QWidget):
         super().__init__(parent)
         self.name = ElidedLabel(role="title")
         self.mark = StateMark("idle", 14)
-        self.state = ElidedLabel(role="small", ink="2")
+        self.state = PartsLabel(role="small", ink="2")
         line = hbox(self.mark, (self.state, 1), margins=FLUSH, spacing=6)
         vbox(None, self.name, line, None, parent=self, margins=FLUSH, spacing=1)
 
     def show_state(self, mark: str, text: str) -> None:
-        """Shows a state with its mark; an empty text hides both."""
+        """Shows a state with its mark; an empty text hides both.
+
+        `text` begins with the state. If it is too long, its last parts are shown only in the tool tip.
+        """
         self.mark.set_state(mark)
         self.state.setText(text)
         for widget in (self.mark, self.state):

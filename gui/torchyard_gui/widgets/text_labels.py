@@ -39,6 +39,9 @@ def set_style_property(widget: QWidget, name: str, value: str | bool) -> None:
         widget.style().polish(widget)
 
 
+SEPARATOR = " · "
+
+
 class SectionLabel(QLabel):
     """The heading of a section, in capital letters if the script has them."""
 
@@ -97,6 +100,17 @@ class ElidedLabel(QLabel):
         elif self._own_tip:
             self.setToolTip("")
             self._own_tip = False
+
+
+class PartsLabel(ElidedLabel):
+    """A label whose parts are separated by middle dots. Parts that do not fit are left out, the last ones first."""
+
+    def shown_text(self) -> str:
+        metrics, width = self.fontMetrics(), self.contentsRect().width()
+        parts = self.text().split(SEPARATOR)
+        while len(parts) > 1 and metrics.horizontalAdvance(SEPARATOR.join(parts)) > width:
+            parts.pop()
+        return metrics.elidedText(SEPARATOR.join(parts), Qt.TextElideMode.ElideRight, width)
 
 
 class Divider(QFrame):

@@ -128,10 +128,13 @@ def test_the_state_of_a_run_may_not_be_elided(window: QWidget, qtbot: QtBot) -> 
     title = StateTitle(window)
     title.name.setText("a name that is too long for its label, but has a tool tip")
     title.show_state("running", "running 12 min · step 300")
-    title.setGeometry(10, 10, 120, 48)
+    title.setGeometry(10, 10, 80, 48)
     assert kinds(shown(window, qtbot)) == [("elided", title.state.shown_text())]
+    title.resize(120, 48)
+    assert (title.state.shown_text(), kinds(window)) == ("running 12 min", [])
+    assert title.state.toolTip() == title.state.text()
     title.resize(220, 48)
-    assert kinds(window) == []
+    assert (title.state.shown_text(), kinds(window)) == (title.state.text(), [])
 
 
 def test_an_ellipsis_of_the_wording_is_no_elision(window: QWidget, qtbot: QtBot) -> None:
