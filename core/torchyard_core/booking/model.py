@@ -146,7 +146,7 @@ class Booking:
         return self.state.is_live
 
     def is_running(self, now: datetime) -> bool:
-        return self.is_live and self.start <= now < self.end
+        return self.start <= now < self.end and self.is_live  # Most bookings of a calendar are at another time.
 
     def to_json(self, only: Collection[str] = ()) -> dict[str, Any]:
         """Returns all fields, or only the fields named in `only`."""

@@ -105,7 +105,9 @@ class ClusterLanes(QObject):
 
     def notes(self, seen: CalendarState) -> dict[str, str]:
         """Returns notes about bookings of nodes that are not exclusive, by the booking's ID."""
-        found = {}
+        found: dict[str, str] = {}
+        if not self.calendars:
+            return found
         for booking in seen.bookings:
             cluster = next((_cluster_of(gpu) for gpu in booking.gpus if is_of_cluster(gpu)), "")
             known = self.calendars.get(cluster)

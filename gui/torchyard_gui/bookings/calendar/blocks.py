@@ -94,7 +94,7 @@ def free_now(
 
     CPU slots are not counted.
     """
-    booked = {gpu for one in bookings if one.start <= now < one.end and one.is_live for gpu in one.gpus}
+    booked = {gpu for one in bookings if one.is_running(now) for gpu in one.gpus}
     gpus = [slot.id for slot in slots if not slot.is_cpu and not slot.node]
     return sum(gpu not in booked and gpu not in in_use for gpu in gpus), len(gpus)
 
