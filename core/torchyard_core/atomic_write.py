@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import secrets
 import stat
 import time
 from contextlib import suppress
@@ -39,7 +38,7 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors=errors, newline="") as file:

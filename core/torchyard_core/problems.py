@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from torchyard_core.next_steps import NextStep
@@ -66,6 +65,8 @@ def near_miss(word: str, known: Iterable[str], cutoff: float = 0.55) -> str | No
 
     Ignores case and the difference between `-` and `_`.
     """
+    from difflib import get_close_matches  # The window starts without this import, which takes 4 ms.
+
     by_folded = {name.lower().replace("-", "_"): name for name in known}
     close = get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=cutoff)
     return by_folded[close[0]] if close else None

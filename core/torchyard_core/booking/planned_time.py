@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import USUAL_LENGTH, Booking
-from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.formatting import command_length, format_hours, until, wall_clock
 
 SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=366)
@@ -75,6 +74,8 @@ def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> Plan
     Raises:
         Refused: The input is invalid (for example with the code `bad_time`), or the start is in the past (code `past`).
     """
+    from torchyard_core.booking.time_parser import moment
+
     wanted = _length(lasts)
     if start.strip().lower() in ("", NOW):
         return PlannedTime(None, wanted)
@@ -85,6 +86,8 @@ def parse_planned_time(start: str, lasts: str, zone: str, now: datetime) -> Plan
 
 
 def _length(text: str) -> timedelta:
+    from torchyard_core.booking.time_parser import length
+
     found = length(text)
     if not SHORTEST <= found <= LONGEST:
         raise Refused(f"`{text.strip()}` is no time to plan for", code="bad_time", hint="Write 4h, 90m, 2d or 1w.")

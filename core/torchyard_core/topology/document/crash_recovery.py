@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -45,7 +44,7 @@ class Recovery:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._token = secrets.token_hex(8)
+        self._token = os.urandom(8).hex()
         self._lock: int | None = None
 
     def write(self, path: Path | None, text: str) -> None:
