@@ -7,7 +7,6 @@ full. Once a window has reached its capacity, this happens once every `capacity 
 from __future__ import annotations
 
 import math
-import statistics
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -146,11 +145,6 @@ Sample = Mapping[str, Any]
 """A host's answer to `telemetry.sample`. The agent's `Sampler.sample` defines its names and units."""
 Values = dict[str, float | None]
 
-SLOW_FACTOR = 1.5
-"""Multiple of the median computing time from which a trainer counts as slow."""
-MIN_TRAINERS = 3
-"""Minimum number of trainers for which a median is meaningful."""
-
 
 class LatestSamples:
     """The newest sample of each host, passed from one thread to another. A slow consumer misses older samples."""
@@ -216,18 +210,6 @@ def reported_values(metrics: Mapping[str, Any], custom: object) -> Values:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def slow_replicas(compute_s: Mapping[str, float | None]) -> dict[str, float]:
-    """Returns the slow trainers, each with its computing time as a multiple of the median.
-
-    The result is empty if fewer than `MIN_TRAINERS` trainers have a computing time.
-    """
-    reported = {name: seconds for name, seconds in compute_s.items() if seconds is not None and seconds > 0}
-    if len(reported) < MIN_TRAINERS:
-        return {}
-    median = statistics.median(reported.values())
-    return {name: seconds / median for name, seconds in reported.items() if seconds >= SLOW_FACTOR * median}
 
 
 def _known(values: Sequence[float | None]) -> list[float]:

@@ -138,8 +138,8 @@ def test_refusals_are_counted_and_logged_once_a_minute() -> None:
 
 def test_ranks_may_open_more_files_than_the_usual_soft_limit() -> None:
     script = (
-        "import resource, subprocess, sys; from torchyard_agent.keeper.processes import process_control as p; "
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)); p.raise_descriptor_limit(); "
+        "import resource, subprocess, sys; from torchyard_agent.keeper.processes import open_file_limit as p; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)); p.raise_open_file_limit(); "
         "print(subprocess.run(['sh', '-c', 'ulimit -Sn'], capture_output=True, text=True).stdout)"
     )
     done = subprocess.run(

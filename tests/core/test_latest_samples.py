@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from torchyard_core.replica_metrics import LatestSamples, replica_values, slow_replicas
+from torchyard_core.replica_metrics import LatestSamples, replica_values
+from torchyard_core.slow_replicas import slow_replicas
 
 
 def test_the_latest_sample_of_each_host_wins() -> None:

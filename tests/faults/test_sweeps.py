@@ -129,7 +129,7 @@ def test_a_search_with_errors_and_a_run_with_parameters_are_refused(team: Team, 
     search.write_text((SEARCH % 3).replace("low: -5", "low: 6"))
     refused = team.desktop.torchyard("sweep", topology, search)
     assert refused.returncode == 1
-    assert f"{search}:2:46: error range the range of x is upside down: low 6 is above high 5" in refused.stderr
+    assert f"{search}:2:46: error range the range of x is empty: low 6 is above high 5" in refused.stderr
     refused = team.desktop.torchyard("run", topology)
     assert refused.returncode == 1
     assert "contains {params.x}, which only a sweep replaces" in refused.stderr

@@ -20,10 +20,11 @@ from typing import Any
 from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.enforcement import escalation, process_identity, terminal_messages
-from torchyard_agent.enforcement.classification import CGROUP, ROOT, UNKNOWN, Finding, Origin, Use, classify
+from torchyard_agent.enforcement.classification import CGROUP, Finding, Origin, Use, classify
 from torchyard_agent.enforcement.escalation import Act
 from torchyard_agent.enforcement.process_identity import Identity
 from torchyard_agent.enforcement.process_origin import find_origin, is_in_group_below
+from torchyard_agent.enforcement.warning_text import warning
 from torchyard_agent.peer_credentials import peer_pid
 from torchyard_agent.protocol.calendar import Calendar, Enforcement
 from torchyard_agent.protocol.jsonrpc import RpcError
@@ -181,25 +182,6 @@ def keeper_above(gpu: str, pid: int) -> int:
             return 0  # No process has locked the GPU, or too many clients are connecting at this moment.
     is_of_run = holder > 1 and (holder in process_identity.ancestors(pid) or is_in_group_below(pid, holder))
     return holder if is_of_run else 0
-
-
-def warning(act: Act, host: str) -> str:
-    """Returns a warning for the owner of a process. If the process will be ended, the warning contains the time."""
-    finding = act.case.finding
-    which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
-    if finding.booking is not None:
-        booked = f"booked by {finding.booking.owner} until {rfc3339(finding.booking.end)}"
-        ends = f" It will be ended at {rfc3339(act.stop_at)}." if act.stop_at is not None else ""
-        more = {
-            ROOT: " It runs as root, and is reported to the admins.",
-            UNKNOWN: f" The calendar names no person for {finding.use.user} on {host}; this is reported to the admins.",
-        }.get(finding.verdict, "")
-        return f"Torchyard: your process {which}, {booked}.{ends}{more}"
-    return f"Torchyard: your process {which} without a booking. Please book: `torchyard book`."
-
-
-def _gpus(count: int) -> str:
-    return "a GPU" if count == 1 else f"{count} GPUs"
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

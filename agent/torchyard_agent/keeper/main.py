@@ -30,7 +30,7 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
     from torchyard_agent import unix_socket_rpc
     from torchyard_agent.keeper import control_socket
     from torchyard_agent.keeper.keeper import Keeper
-    from torchyard_agent.keeper.processes import process_control
+    from torchyard_agent.keeper.processes import open_file_limit, process_control
     from torchyard_agent.keeper.timeouts import Timeouts
     from torchyard_agent.protocol import paths
 
@@ -39,7 +39,7 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     process_control.become_subreaper()
-    process_control.raise_descriptor_limit()
+    open_file_limit.raise_open_file_limit()
     folder = paths.run_dir(agent_dir, node, run_id)
     name = paths.random_socket(os.getuid())
     listener = unix_socket_rpc.bind(name)

@@ -9,15 +9,10 @@ import re
 from typing import Any
 
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.slurm import commands, job_folder
+from torchyard_agent.slurm import commands, job_folder, shared_file_systems
 
 OVERLAP_SINCE = (20, 11)
 """The version of Slurm that introduced `srun --overlap`."""
-_SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "afs", "panfs", "smb", "9p", "v9fs", "gfs", "ocfs2")
-"""The names that `stat -f` prints for network file systems.
-
-A home folder on one of these is shared by several hosts.
-"""
 
 
 async def describe(partition: str | None, runs_dir: str) -> dict[str, Any]:
@@ -63,7 +58,7 @@ async def describe(partition: str | None, runs_dir: str) -> dict[str, Any]:
         "reservations": reservations,
         "sacct": accounting,
         "overlap": _version(version) >= OVERLAP_SINCE,
-        "home": {"file_system": home, "shared": any(name in home for name in _SHARED)},
+        "home": {"file_system": home, "shared": shared_file_systems.is_shared(home)},
         "user": getpass.getuser(),
         "last_stop": await asyncio.get_running_loop().run_in_executor(None, job_folder.last_stop, runs_dir),
     }

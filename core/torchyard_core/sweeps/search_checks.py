@@ -57,7 +57,7 @@ def check_search(search: Search) -> Findings:
             yield _unused(setting, "pruner", pruner.kind, pruners)
     least, most = pruner.min_resource or 1, pruner.max_resource
     if most is not None and most < least:
-        message = f"the range is upside down: max_resource {most} is below min_resource {least}"
+        message = f"the range is empty: max_resource {most} is below min_resource {least}"
         yield error_finding("range", message, "pruner", "max_resource")
     yield from _check_sampler(search)
 
@@ -130,7 +130,7 @@ def _check_parameter(name: str, parameter: Parameter) -> Findings:
         yield error_finding("missing-key", f"`{missing}` is missing in {name}: {kind} has `low` and `high`", *at)
         return
     if parameter.low > parameter.high:
-        message = f"the range of {name} is upside down: low {parameter.low:g} is above high {parameter.high:g}"
+        message = f"the range of {name} is empty: low {parameter.low:g} is above high {parameter.high:g}"
         yield error_finding("range", message, *at, "low")
     elif parameter.high - parameter.low == inf:
         yield error_finding("range", f"the range of {name} is too wide", *at, "low")

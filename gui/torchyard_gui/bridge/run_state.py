@@ -24,8 +24,8 @@ from torchyard_core.replica_metrics import (
     capacity_for,
     replica_values,
     reported_values,
-    slow_replicas,
 )
+from torchyard_core.slow_replicas import slow_replicas
 from torchyard_core.throughput import is_trainer, run_throughput
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.run_state_types import (

@@ -103,7 +103,7 @@ trials: 3
     ("old", "new", "expected"),
     [
         ("UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE", "job.yaml:8: the scale UNIT_REVERSE_LOG_SCALE has no equivalent"),
-        ("minValue: 0.0001", "minValue: 1", "job.yaml:8: the range of lr is upside down: low 1 is above high 0.1"),
+        ("minValue: 0.0001", "minValue: 1", "job.yaml:8: the range of lr is empty: low 1 is above high 0.1"),
         ("goal: MINIMIZE}", "goal: MINIMIZE}, {metricId: b, goal: MINIMIZE}", "job.yaml:6: these are 2 metrics"),
         ("RANDOM_SEARCH", "GRID_SEARCH", "job.yaml:8: a grid needs a finite list of values, but lr is log_uniform"),
         ("RANDOM_SEARCH", "BEST", "job.yaml:12: the algorithm BEST is not known"),

@@ -78,7 +78,7 @@ def test_an_opened_file_is_written_as_it_was_and_edits_keep_its_comments() -> No
 @pytest.mark.parametrize(
     ("parameter", "field", "message"),
     [
-        (ParameterDraft("lr", low="2", high="1"), "low", "the range of lr is upside down: low 2 is above high 1"),
+        (ParameterDraft("lr", low="2", high="1"), "low", "the range of lr is empty: low 2 is above high 1"),
         (ParameterDraft("lr", low="x", high="1"), "low", "low must be a number, not 'x'"),
         (ParameterDraft("lr", low="1"), "high", "`high` is missing in lr: uniform has `low` and `high`"),
         (ParameterDraft("lr", "number", True, "0", "1"), "low", "low of lr must be above 0 for log_uniform, not 0"),

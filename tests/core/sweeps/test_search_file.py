@@ -65,7 +65,7 @@ def test_the_message_to_the_hosts_has_every_setting() -> None:
     ("old", "new", "expected"),
     [
         ("log_uniform, low: 1e-4", "normal, low: 1e-4", "s:4:22: error wrong-value distribution must be one of"),
-        ("low: 1e-4, high: 0.1", "low: 0.1, high: 1e-4", "s:4:40: error range the range of lr is upside down"),
+        ("low: 1e-4, high: 0.1", "low: 0.1, high: 1e-4", "s:4:40: error range the range of lr is empty"),
         ("low: 1e-4", "low: 0", "s:4:40: error range low of lr must be above 0 for log_uniform, not 0"),
         ("low: 1, high: 5", "low: 1.5, high: 5", "s:8:35: error wrong-value low of depth must be a whole number"),
         ("low: 1, high: 5", "high: 5", "s:8:10: error missing-key `low` is missing in depth"),

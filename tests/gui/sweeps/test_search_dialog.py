@@ -99,7 +99,7 @@ def test_problems_appear_at_their_fields_while_typing_and_the_launch_goes_to_the
     launched = launches(dialog)
     row = dialog.form.parameters.rows[0]
     type_into(row.low, "2")
-    assert row.note.text() == "The range of lr is upside down: low 2 is above high 0.1."
+    assert row.note.text() == "The range of lr is empty: low 2 is above high 0.1."
     assert row.low.property("invalid")
     assert row.low.accessibleDescription() == row.note.text()
     assert dialog.preview.marked_lines() == [5]

@@ -5,17 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 
 from torchyard_agent.telemetry import process_tree
 
-MAX_DESCRIPTORS = 65_536
-"""Soft limit of open file descriptors of a keeper and its ranks.
-
-Data loaders, shared tensors and peers need more than the usual 1,024. The hard limit may be a billion, which is too
-much for programs that close all descriptors up to their limit.
-"""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,14 +23,6 @@ def _prctl(option: int, value: int) -> None:
 def become_subreaper() -> None:
     """Makes this process the subreaper of its descendants. Processes that they orphan become its children."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def raise_descriptor_limit() -> None:
-    """Raises the descriptor limit of this process and its children to MAX_DESCRIPTORS or, if lower, the hard limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def die_with(parent: int) -> None:

@@ -86,7 +86,7 @@ def test_validate_checks_a_search_as_a_launch_does(desktop: Desktop, tmp_path: P
     lines = torchyard(desktop, "validate", file, search, code=1).stdout.splitlines()
     assert lines == [
         f"{file}:7:42: error parameter-unknown {{params.rl}} is no parameter of {search}; did you mean {{params.lr}}?",
-        f"{search}:2:47: error range the range of lr is upside down: low 2 is above high 1",
+        f"{search}:2:47: error range the range of lr is empty: low 2 is above high 1",
     ]
     refused = torchyard(desktop, "sweep", file, search, code=1).stderr
     assert refused.startswith(f"torchyard: {lines[0]}\n{lines[1]}. Correct the file")
