@@ -41,6 +41,10 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
     file = desktop.write(WAITS, program=COMMAND)
     exported = desktop.torchyard("export", "slurm", file, "--on", "hpc")
     assert exported.returncode == 0, exported.stderr
+    planned = desktop.torchyard("plan", file, "--on", "hpc", "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert [replica["host"] for replica in json.loads(planned.stdout)["replicas"]] == ["hpc.1", "hpc.2", "hpc.3"]
+    assert [(node["count"], node["cpus"]) for node in json.loads(planned.stdout)["nodes"]] == [(3, 1)]
     run_id = desktop.run(file)
     # The script's folder path also contains the run's ID. The last line contains the agent's path, so it is not
     # compared.

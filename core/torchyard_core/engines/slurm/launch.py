@@ -15,6 +15,7 @@ from torchyard_core.engines.slurm.planned_nodes import (
     Component,
     components_of,
     renumbered,
+    request_text,
     with_gpu_types,
     without_placeholders,
 )
@@ -178,8 +179,7 @@ class SlurmLaunch(Launch):
         return replace(planned, topology=self.topology)
 
     def _request_check(self, components: list[Component]) -> Check:
-        requests = [f"{counted(len(one.slots), 'node')} ({' '.join(one.options[1:])})" for one in components]
-        text = " and ".join(requests)
+        text = request_text(components)
         if len(components) == 1:
             return Check("looking", self._cluster.cluster.name, True, f"asks for {text}")
         return Check(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.core.engines.slurm.samples import CLUSTER, DESCRIPTION
-from torchyard_core.engines.slurm.design_plan import design_input, numbered_slots
+from torchyard_core.engines.slurm.design_plan import PlanOnCluster, design_input, numbered_slots
+from torchyard_core.engines.slurm.planned_nodes import request_text
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
@@ -42,6 +43,18 @@ def test_a_design_for_hosts_is_planned_on_slots_that_are_numbered_as_in_a_launch
         ("hpc.3", 0, 64, "hpc"),
         ("hpc.4", 0, 64, "hpc"),
     ]
+
+
+def test_a_plan_on_a_cluster_has_the_request_for_nodes() -> None:
+    found = PlanOnCluster.of(topology_from_text(TEXT), CLUSTER, DESCRIPTION)
+    assert found.plan.hosts == ("hpc.1", "hpc.2", "hpc.3", "hpc.4")
+    assert [one.to_json() for one in found.components] == [
+        {"count": 2, "slots": ["hpc.1", "hpc.2"], "cpus": 4, "memory_mb": None, "gpus": {"a100": 4}},
+        {"count": 2, "slots": ["hpc.3", "hpc.4"], "cpus": 1, "memory_mb": None, "gpus": {}},
+    ]
+    assert request_text(found.components) == (
+        "2 nodes (--cpus-per-task=4 --gpus-per-node=a100:4) and 2 nodes (--cpus-per-task=1)"
+    )
 
 
 def test_a_topology_that_names_the_cluster_keeps_its_pins_to_slots() -> None:
