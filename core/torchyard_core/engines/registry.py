@@ -14,8 +14,8 @@ from torchyard_core.engines.engine import Engine
 from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar, node_slots
 from torchyard_core.engines.slurm.cluster_check import ClusterCheck
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
-from torchyard_core.engines.slurm.design_plan import PlanOnCluster
 from torchyard_core.engines.slurm.description import ClusterDescription
+from torchyard_core.engines.slurm.design_plan import PlanOnCluster
 from torchyard_core.engines.slurm.engine import SlurmEngine
 from torchyard_core.engines.slurm.launch import SlurmLaunch
 from torchyard_core.engines.slurm.reservation_mirror import Mirrored, ReservationMirror

@@ -25,8 +25,9 @@ class PlanOnCluster:
 
     @classmethod
     def of(cls, source: TopologyFile, cluster: Cluster, description: ClusterDescription) -> PlanOnCluster:
-        """Plans a topology on a cluster. The file must contain a topology."""
+        """Plans the topology of a file on a cluster. Raises NeverStarts if no node can run jobs."""
         assert source.topology is not None
+        description.require_nodes(cluster)
         topology, slots = design_input(source.topology, cluster, description)
         found = replace(source, topology=topology).check(slots)
         planned, used = numbered_slots(make_plan(topology, slots, found=found, line=source.line), cluster, slots)

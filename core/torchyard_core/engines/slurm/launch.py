@@ -165,6 +165,7 @@ class SlurmLaunch(Launch):
 
     def _plan_on(self, description: ClusterDescription) -> Plan:
         """Returns the plan on slots. Raises RunFailed if the topology has a problem, or if there are too few nodes."""
+        description.require_nodes(self._cluster.cluster)
         slots, topology = description.plan_input(self._cluster.cluster, self.topology)
         found = replace(self.source, topology=topology).check(slots)
         planned = plan(topology, slots, found=found, line=self.source.line)
