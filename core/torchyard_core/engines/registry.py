@@ -129,6 +129,11 @@ def plan_on_cluster(source: TopologyFile, place: str, fleet: Fleet) -> PlanOnClu
     return PlanOnCluster.of(source, hosts.cluster, ClusterDescription.read(hosts.login(), hosts.cluster))
 
 
+def clusters_of(fleet: Fleet) -> tuple[Cluster, ...]:
+    """Returns the clusters of a fleet."""
+    return tuple(hosts.cluster for hosts in _clusters(fleet))
+
+
 def _clusters(fleet: Fleet) -> list[ClusterHosts]:
     return [other for other in fleet.others if isinstance(other, ClusterHosts)]
 
