@@ -15,9 +15,7 @@ from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry, follow_state
 from torchyard_agent.daemon.undeploy import remove_everything
 from torchyard_agent.daemon.uploads import Uploads
-from torchyard_agent.journal import JournalReader
 from torchyard_agent.network_addresses import address_towards, interface_of
-from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.telemetry import host_facts, training_python
 from torchyard_agent.unix_socket_rpc import Connection, Method
@@ -188,21 +186,8 @@ class Methods:
     async def logs_read(self, connection: Connection, params: Params) -> Any:
         run_id = params["run_id"]
         folder = self._runs.folder(run_id)
-        await self._runs.keeper(run_id)
-        reader = JournalReader(folder)
-        ended = False
-
-        def has_ended() -> bool:
-            """Returns whether the run is over.
-
-            Replicas that have ended are not considered, because they may be restarted.
-            """
-            nonlocal ended
-            for event in reader.read():
-                ended = journal_replay.is_ended_after(event, ended)
-            return ended or not self._runs.is_alive(run_id)
-
-        return await run_logs.read_log(folder, params, has_ended)
+        await self._runs.is_open(run_id)
+        return await run_logs.read_log(folder, params, self._runs.logs_end(run_id))
 
     async def files_list(self, connection: Connection, params: Params) -> Any:
         folder = self._runs.folder(params["run_id"])

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
-from typing import Any
+from typing import Any, Callable
 
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.journal import JournalReader
@@ -340,6 +340,22 @@ class Runs:
     def is_alive(self, run_id: str) -> bool:
         """Returns whether the run's keeper was alive when it was last looked up, and is still connected."""
         return run_id in self._keepers
+
+    def logs_end(self, run_id: str) -> Callable[[], bool]:
+        """Returns a function that tells whether the run's logs will not grow any further.
+
+        Replicas that have ended are not considered, because they may be restarted.
+        """
+        reader = JournalReader(self.folder(run_id))
+        ended = False
+
+        def has_ended() -> bool:
+            nonlocal ended
+            for event in reader.read():
+                ended = journal_replay.is_ended_after(event, ended)
+            return ended or not self.is_alive(run_id)
+
+        return has_ended
 
     def listen(self, run_id: str) -> asyncio.Event:
         """Returns an event that is set when the run's journal may have grown or its keeper has exited."""

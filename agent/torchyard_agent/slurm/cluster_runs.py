@@ -10,7 +10,7 @@ import shutil
 import socket
 import tempfile
 import time
-from typing import Any
+from typing import Any, Callable
 
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry
@@ -50,6 +50,22 @@ class ClusterRuns(Runs):
         """Runs that have ended, whose journals need not be read again."""
         self._views: dict[str, tuple[JournalReader, dict[str, Any]]] = {}
         """The primary's journal for each run that has not ended, with the run's state so far."""
+
+    def folder(self, run_id: str) -> str:
+        """Returns the run's folder of this slot, which does not exist before the job has started for the first time.
+
+        Raises RpcError if the cluster does not know the run, or if the run has no such slot.
+        """
+        try:
+            return super().folder(run_id)
+        except RpcError:
+            components = job_folder.read(self._job_folder(run_id), "job.json").get("components", [])
+            if not any(self._node in component["slots"] for component in components):
+                raise
+            return paths.run_dir(self._agent_dir, self._node, run_id)
+
+    def _job_folder(self, run_id: str) -> str:
+        return job_folder.path(job_folder.run_dir(self._agent_dir, self._cluster, run_id))
 
     async def keeper(self, run_id: str) -> Connection | None:
         known = self._keepers.get(run_id)
@@ -146,7 +162,13 @@ class ClusterRuns(Runs):
 
     async def show(self, run_id: str) -> dict[str, Any]:
         shown = await super().show(run_id)
-        return {**shown, "telemetry_problem": self.telemetry_problem(run_id) if shown["alive"] else ""}
+        if not shown["alive"] and not shown["ended"] and self._has_run_ended(run_id):
+            shown = await super().show(run_id)  # The end was journaled after the journal was read.
+        return {
+            **shown,
+            "telemetry_problem": self.telemetry_problem(run_id) if shown["alive"] else "",
+            "jobs": job_folder.job_ids(self._job_folder(run_id)),
+        }
 
     async def _adopt(self, run_id: str, ours: socket.socket, process: asyncio.subprocess.Process) -> Connection:
         """Returns the connection over a bridge, which sends heartbeats and ends the bridge when it is closed."""
@@ -183,7 +205,7 @@ class ClusterRuns(Runs):
             return True
         if run_id in self._gone or self._has_run_ended(run_id):
             return False
-        folder = job_folder.path(job_folder.run_dir(self._agent_dir, self._cluster, run_id))
+        folder = self._job_folder(run_id)
         submitted = job_folder.read(folder, "submitted.json")
         if not submitted:
             return False
@@ -196,11 +218,29 @@ class ClusterRuns(Runs):
         last = await job_queue.show(job_id)
         if last is not None and (last.is_pending or last.state in ("RUNNING", "COMPLETING", "SUSPENDED")):
             return True
-        self._gone.add(run_id)
         state = last.state if last is not None else await job_queue.accounted_state(job_id)
+        if state == "CANCELLED":
+            self._end(run_id, f"its job {job_id} was cancelled in Slurm")
+            return False
+        self._gone.add(run_id)
         if state:
             self._queue.ends[run_id] = f"Slurm ended its job {job_id}: {state}"
         return False
+
+    def _end(self, run_id: str, reason: str, asked: dict[str, Any] | None = None) -> None:
+        """Journals that a run without a keeper is stopped, unless its end is known, and removes its secrets."""
+        run_dir = job_folder.run_dir(self._agent_dir, self._cluster, run_id)
+        job_folder.journal_end(run_dir, run_id, RunState.STOPPED, reason, asked)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(job_folder.path(run_dir), "secrets.json"))
+        self._wake(run_id)
+
+    def logs_end(self, run_id: str) -> Callable[[], bool]:
+        """Returns a function that tells whether the run has ended on all slots, or has lost its job.
+
+        While a job waits in the queue, no slot has a keeper, but the logs grow further once the job starts.
+        """
+        return lambda: run_id in self._gone or self._has_run_ended(run_id)
 
     def _view(self, run_id: str) -> dict[str, Any]:
         """Returns the state of a run according to its primary's journal, of which only new entries are read."""
@@ -221,7 +261,7 @@ class ClusterRuns(Runs):
     def death(self, run_id: str) -> str:
         if run_id in self._queue.ends:
             return self._queue.ends[run_id]
-        job_id = job_folder.job_id(job_folder.path(job_folder.run_dir(self._agent_dir, self._cluster, run_id)))
+        job_id = job_folder.job_id(self._job_folder(run_id))
         return f"its job {job_id} has left the queue before the run's end"
 
     def close(self) -> None:
@@ -281,11 +321,7 @@ class ClusterRuns(Runs):
             await commands.output(["scancel", "-b", "-s", "USR2", job_id])
             return {}
         await commands.output(["scancel", job_id])
-        entry = attribution_entry("stop", by, force=force)
-        job_folder.journal_end(run_dir, run_id, RunState.STOPPED, reason, entry)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, "secrets.json"))
-        self._wake(run_id)
+        self._end(run_id, reason, attribution_entry("stop", by, force=force))
         return {}
 
     async def watch_queue(self) -> None:

@@ -65,8 +65,12 @@ def note_submission(folder: str, job_id: str) -> None:
 
 def job_id(folder: str) -> str:
     """Returns the ID of the run's newest job, or "" if no job has been submitted."""
-    jobs = (read(folder, "submitted.json") or {}).get("jobs") or [""]
-    return str(jobs[-1])
+    return (job_ids(folder) or [""])[-1]
+
+
+def job_ids(folder: str) -> list[str]:
+    """Returns the IDs of the run's job and of its successors, newest last."""
+    return [str(one) for one in read(folder, "submitted.json").get("jobs", [])]
 
 
 def view(run_dir: str, run_id: str) -> dict[str, Any]:
@@ -106,7 +110,10 @@ def journal_interruption(run_dir: str, run_id: str, job_id: str, restart: int, c
 
 
 def journal_end(run_dir: str, run_id: str, state: RunState, reason: str, asked: dict[str, Any] | None = None) -> None:
-    """Ends the journal of a run without a live keeper. `asked` is the entry of a user's request."""
+    """Ends the journal of a run without a live keeper. `asked` is the entry of a user's request.
+
+    The replicas of a run that never started are taken from its record.
+    """
     before = view(run_dir, run_id)
     if before["ended"]:
         return
@@ -115,9 +122,11 @@ def journal_end(run_dir: str, run_id: str, state: RunState, reason: str, asked: 
         journal.write("asked", **asked)
     journal.write("run_state", state=state.value, reason=reason)
     timings = {"started_s": None, "first_step_s": None, "ended_s": None}
+    planned = read(run_dir, "run.json").get("record", {}).get("replicas", [])
+    known = {replica["name"]: {"name": replica["name"], "host": replica["host"]} for replica in planned}
     replicas = [
         {"exit_code": None, "restarts": 0, "reason": "", **replica, "state": "stopped"}
-        for replica in before["replicas"].values()
+        for replica in {**known, **before["replicas"]}.values()
     ]
     fields = {"state": state.value, "reason": reason, "replicas": replicas, "metrics": {}, "timings": timings}
     journal.write("run_ended", run_id=run_id, **fields)

@@ -96,6 +96,8 @@ class JobQueue:
         self._everyone: list[list[str]] = []
         self._lock = asyncio.Lock()
         self._failures = 0
+        self._problem = RpcError("squeue does not answer", "slurm_timeout")
+        """The error of the last query that failed."""
         self._tried = float("-inf")
         self.as_of = 0.0
         """The time of the answer in seconds since 1970, or 0 before the first answer."""
@@ -130,10 +132,12 @@ class JobQueue:
         deadline = time.monotonic() + EVERY_S + 5.0
         await self.refresh()
         while time.time() - self.everyone_as_of > WANTED_S and time.monotonic() < deadline:
+            if self._failures:
+                raise self._problem
             await asyncio.sleep(0.5)  # The last query covered only the jobs of this user.
             await self.refresh()
         if time.time() - self.everyone_as_of > WANTED_S:
-            raise RpcError("squeue does not answer", "slurm_timeout")
+            raise self._problem
         return self._everyone
 
     async def _ask(self) -> None:
@@ -142,8 +146,9 @@ class JobQueue:
         user = getpass.getuser()
         try:
             text = await commands.output(["squeue", "-h", *([] if everyone else ["-u", user]), "-O", form])
-        except RpcError:
+        except RpcError as error:
             self._failures += 1
+            self._problem = error
             return
         self._failures = 0
         asked = time.time()
@@ -172,6 +177,7 @@ class JobQueue:
             if float(kept["as_of"]) > self.as_of:
                 self._use(float(kept["as_of"]), kept["jobs"])
                 self._use_everyone(kept)
+                self._failures = 0
 
     def _use(self, as_of: float, rows: list[list[str]]) -> None:
         self.as_of = as_of

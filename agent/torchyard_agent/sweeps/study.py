@@ -5,6 +5,7 @@ Optuna: Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Fra
 
 from __future__ import annotations
 
+import warnings
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, GridSampler, RandomSampler, TPESampler
 
@@ -86,9 +88,11 @@ def sampler_of(search: Search, repeats: int = 0) -> BaseSampler:
     if kind == "cma_es":
         return CmaEsSampler(seed=seed, n_startup_trials=1 if startup is None else startup)
     # If trials run concurrently, `constant_liar` keeps TPE from drawing values close to those of running trials.
-    return TPESampler(
-        seed=seed, n_startup_trials=10 if startup is None else startup, constant_liar=search["parallel"] > 1
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # Otherwise it would be shown to the user.
+        return TPESampler(
+            seed=seed, n_startup_trials=10 if startup is None else startup, constant_liar=search["parallel"] > 1
+        )
 
 
 def _grid(search: Search) -> dict[str, list[Any]]:

@@ -18,6 +18,7 @@ from torchyard_core.app.run_predictions import corrections_from_history, known_l
 from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.errors import RunFailed
+from torchyard_core.fleet.cluster import require_hosts
 from torchyard_core.fleet.inventory import Inventory
 from torchyard_core.home import Home
 from torchyard_core.launch.calendar_port import BookingOptions
@@ -62,6 +63,12 @@ def advise_topology(
     if source.topology is None or has_errors(source.problems):
         raise InvalidTopology(source.problems, source.source)
     topology = source.topology
+    require_hosts(
+        topology,
+        inventory.clusters,
+        "speed is predicted for runs",
+        "Name no hosts in its pools for advice about the fleet; `run --on` still runs it on the cluster.",
+    )
     workdir = workdir_of(source)
     profiles = options.profiles or profile_cache(home).find(workdir, program_name(topology.program))
     if not profiles:

@@ -60,6 +60,10 @@ class GrowRun:
             Cancelled, TorchyardError: Not all workers joined. The run continues as before.
         """
         desktop, run, callbacks = self._desktop, self._run, self._callbacks
+        if run.primary not in desktop.fleet.hosts and desktop.fleet.knows(run.primary):
+            message = f"run {run.run_id} is on a cluster, where Slurm allocates all nodes of its job at its start."
+            hint = "Launch its topology with more replicas, or another run beside it."
+            raise UsageError(message, code="on_cluster", hint=hint)
         own = self._own_record()
         if self._host not in desktop.fleet.hosts:
             message = f"the fleet has no host `{self._host}`."

@@ -16,6 +16,7 @@ from torchyard_core.advisor.profile_run import MEASUREMENTS, hosts_to_measure, p
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.app.launch_run import InvalidTopology, LaunchCallbacks, LaunchRun
 from torchyard_core.errors import RunFailed, TorchyardError, UsageError
+from torchyard_core.fleet.cluster import clusters_as_hosts, require_hosts
 from torchyard_core.home import Home, expand_user
 from torchyard_core.launch.launch import StartedRun
 from torchyard_core.launch.rank_assignment import plan
@@ -107,9 +108,16 @@ class ProfileScript:
         return tuple(found)
 
     def _checked(self) -> Topology:
-        problems = self._source.check(self._desktop.fleet.known())
+        from torchyard_core.engines.registry import clusters_of  # This import loads paramiko, which takes 0.25 s.
+
+        clusters = clusters_of(self._desktop.fleet)
+        named = clusters_as_hosts(clusters, self._source.topology)
+        problems = self._source.check((*self._desktop.fleet.known(), *named))
         if self._source.topology is None or has_errors(problems):
             raise InvalidTopology(problems, self._source.source)
+        if not self._hosts:
+            advice = "Choose a host of the same kind for the measurement (`--host`)."
+            require_hosts(self._source.topology, clusters, "scripts are measured", advice)
         names = [host.name for host in self._desktop.fleet.known()]
         unknown = [host for host in self._hosts if host not in names]
         if unknown:

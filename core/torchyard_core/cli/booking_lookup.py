@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torchyard_core.booking.model import Booking
+from torchyard_core.booking.model import NODE_PREFIX, Booking, is_of_cluster
 from torchyard_core.cli.context import CommandContext
 from torchyard_core.errors import UsageError
 from torchyard_core.next_steps import ListBookings
@@ -16,9 +16,23 @@ def find_booking(chosen: CommandContext, booking_id: str) -> Booking:
 
     Raises UsageError if no booking or several bookings match, or StoreUnavailable.
     """
+    _require_booking(booking_id)
     store = chosen.calendar().store()
     found = store.bookings_named(booking_id) if booking_id else ()
     return booking_of(found or store.bookings_near(booking_id), booking_id)
+
+
+def _require_booking(booking_id: str) -> None:
+    """Raises UsageError for the ID of a job or reservation, which `bookings list --on` prints beside the bookings."""
+    if is_of_cluster(booking_id):
+        cluster, _, what = booking_id.removeprefix(NODE_PREFIX).partition("/")
+        kind = what.partition(" ")[0]
+        named = f"the {what}" if kind in ("job", "reservation") else f"`{booking_id}`"
+        raise UsageError(
+            f"{named} is one of Slurm on {cluster or 'a cluster'}, and no booking: only Slurm shows and changes it.",
+            code="of_slurm",
+            hint="Log in to the cluster, and use `scancel` for a job or `scontrol` for a reservation.",
+        )
 
 
 def booking_of(bookings: Iterable[Booking], booking_id: str) -> Booking:

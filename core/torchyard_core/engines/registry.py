@@ -15,6 +15,7 @@ from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar, node_
 from torchyard_core.engines.slurm.cluster_check import ClusterCheck
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription
+from torchyard_core.engines.slurm.design_plan import PlanOnCluster
 from torchyard_core.engines.slurm.engine import SlurmEngine
 from torchyard_core.engines.slurm.launch import SlurmLaunch
 from torchyard_core.engines.slurm.reservation_mirror import Mirrored, ReservationMirror
@@ -117,6 +118,20 @@ def submitted_script(source: TopologyFile, place: str, fleet: Fleet) -> str:
     hosts = next(other for other in _clusters(fleet) if other.cluster.name == place)
     launch = SlurmLaunch(moved, moved.topology, moved.topology.name, fleet, {}, lambda event: None, cluster=hosts)
     return launch.script()
+
+
+def plan_on_cluster(source: TopologyFile, place: str, fleet: Fleet) -> PlanOnCluster:
+    """Logs in to a cluster and plans a topology on its nodes.
+
+    Raises UsageError for an unknown cluster, and HostError or AgentRefused if it does not answer.
+    """
+    hosts = _cluster_named(fleet, place)
+    return PlanOnCluster.of(source, hosts.cluster, ClusterDescription.read(hosts.login(), hosts.cluster))
+
+
+def clusters_of(fleet: Fleet) -> tuple[Cluster, ...]:
+    """Returns the clusters of a fleet."""
+    return tuple(hosts.cluster for hosts in _clusters(fleet))
 
 
 def _clusters(fleet: Fleet) -> list[ClusterHosts]:

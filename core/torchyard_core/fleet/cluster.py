@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from torchyard_core.errors import UsageError
 from torchyard_core.fleet.host_fields import Jumps, Transport, Word
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import FrozenModel, Text, Topology
@@ -45,6 +46,15 @@ def clusters_as_hosts(clusters: Sequence[Cluster], topology: Topology | None) ->
         for cluster in clusters
         if cluster.name in named
     )
+
+
+def require_hosts(topology: Topology, clusters: Iterable[Cluster], what: str, advice: str) -> None:
+    """Raises UsageError if a pool names a cluster, for a use case that needs hosts of the fleet file."""
+    named = {host for pool in topology.pools for host in pool.hosts or ()}
+    for cluster in clusters:
+        if cluster.name in named:
+            message = f"{what} on hosts of the fleet file, and the topology names the cluster {cluster.name}."
+            raise UsageError(message, code="on_cluster", hint=advice)
 
 
 def cluster_named_by(topology: Topology, clusters: Iterable[Cluster]) -> Cluster | None:

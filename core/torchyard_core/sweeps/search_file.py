@@ -12,7 +12,7 @@ from torchyard_core.sweeps.model import Search
 from torchyard_core.sweeps.search_checks import check_arguments, check_placeholders, check_search
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import FrozenModel, Topology
-from torchyard_core.yaml_io.model_validation import validate
+from torchyard_core.yaml_io.model_validation import validate, without_unknown_keys
 from torchyard_core.yaml_io.parser import shown
 from torchyard_core.yaml_io.writer import dump_yaml
 from torchyard_core.yaml_io.yaml_file import Document, parse_document, read_text
@@ -26,6 +26,8 @@ class SearchFile:
     search: Search | None
     problems: tuple[Problem, ...]
     """Problems of reading: unknown keys, wrong values."""
+    readable: Search | None = None
+    """The search without its unknown keys, for checks; None if it has other errors."""
 
     @property
     def source(self) -> str:
@@ -38,18 +40,18 @@ class SearchFile:
         With `topology`, the parameters that its arguments do not use are problems too.
         """
         found = list(self.problems)
-        if self.search is not None:
-            checks = [check_search(self.search)]
+        if self.readable is not None:
+            checks = [check_search(self.readable)]
             if topology is not None:
-                checks.append(check_arguments(self.search, topology))
-            found += _problems(chain.from_iterable(checks), self.document, self.search)
+                checks.append(check_arguments(self.readable, topology))
+            found += _problems(chain.from_iterable(checks), self.document, self.readable)
         return tuple(sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
     def check_topology(self, source: TopologyFile) -> tuple[Problem, ...]:
         """Returns the problems of a topology whose arguments contain parameters that this search does not have."""
-        if self.search is None or source.topology is None:
+        if self.readable is None or source.topology is None:
             return ()
-        found = check_placeholders(self.search, source.topology, self.source)
+        found = check_placeholders(self.readable, source.topology, self.source)
         return tuple(_problems(found, source.document, source.topology))
 
 
@@ -86,10 +88,14 @@ def search_from_document(document: Document) -> SearchFile:
     def column(place: Place) -> int | None:
         return document.column(place)
 
-    search, found = validate(Search, document.data, document.composed.written, document.line, column)
+    written = document.composed.written
+    search, found = validate(Search, document.data, written, document.line, column)
+    readable = search
+    if any(problem.code == "unknown-key" for problem in found):
+        readable, _ = validate(Search, without_unknown_keys(Search, document.data), written, document.line, column)
     if document.problems:
         search = None
-    return SearchFile(document, search, (*document.problems, *found))
+    return SearchFile(document, search, (*document.problems, *found), readable)
 
 
 def dump_search(search: Search) -> str:

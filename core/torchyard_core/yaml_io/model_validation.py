@@ -46,6 +46,20 @@ def validate(
     return None, sorted(kept, key=lambda problem: problem.line or 0)
 
 
+def without_unknown_keys(model: type[BaseModel], data: Any) -> Any:
+    """Returns the data without the keys that the model does not have, so that the rest can be checked."""
+    result = _attempt(model, data)
+    known = deepcopy(data)
+    for error in result if isinstance(result, list) else ():
+        if error["type"] == "extra_forbidden":
+            *way, key = _place(error)
+            block = known
+            for step in way:
+                block = block[step]
+            block.pop(key, None)
+    return known
+
+
 def _is_misspelled(error: ErrorDetails, unknown: Sequence[tuple[Place, str]]) -> bool:
     """Returns whether a missing key is probably misspelled, judging by the unknown keys, given as (block, message)."""
     place = _place(error)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.slurm.job_queue import JobQueue, accounted_state
 
 SQUEUE = """#!/bin/sh
@@ -87,6 +88,13 @@ def test_a_failing_controller_is_asked_less_often(calls: Path, tmp_path: Path, m
     queue = asyncio.run(look())
     assert queue.as_of == 0
     assert 2 <= len(calls.read_text().splitlines()) <= 6
+
+
+def test_a_calendar_without_an_answer_has_slurm_s_error(calls: Path, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "squeue"
+    program.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n")
+    with pytest.raises(RpcError, match="squeue: slurm_load_jobs error: Unable to contact slurm controller"):
+        asyncio.run(JobQueue(str(tmp_path)).everyone())
 
 
 @pytest.mark.parametrize(

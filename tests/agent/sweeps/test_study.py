@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from torchyard_agent.protocol.sweep_messages import parameter_text
-from torchyard_agent.sweeps.study import distributions_of, open_study
+from torchyard_agent.sweeps.study import distributions_of, open_study, sampler_of
 from torchyard_core.sweeps.search_file import search_from_text
 
 PARAMETERS = """\
@@ -52,6 +52,14 @@ def asked_and_told(search: Any, file: Path) -> list[dict[str, Any]]:
         trial = study.ask(distributions)
         study.tell(trial, known_function(**trial.params))
     return [trial.params for trial in study.trials]
+
+
+def test_a_parallel_tpe_sweep_warns_of_nothing() -> None:
+    search = message_of(PARAMETERS + "parallel: 4\nsampler: {kind: tpe, seed: 7}\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert isinstance(sampler_of(search), optuna.samplers.TPESampler)
+    assert caught == []
 
 
 def test_tpe_draws_the_trials_of_optuna_used_directly(tmp_path: Path) -> None:

@@ -86,6 +86,17 @@ def test_an_error_names_line_and_column(old: str, new: str, expected: str) -> No
     assert any(line.startswith(expected) for line in found), found
 
 
+def test_the_other_problems_of_a_file_with_an_unknown_key_are_reported() -> None:
+    text = EXAMPLE.replace("parallel: 2", "paralel: 2").replace("low: 1e-4, high: 0.1", "low: 0.1, high: 1e-4")
+    read = search_from_text(text, "s")
+    assert read.search is None
+    topology = topology_from_text(
+        "version: 1\nname: x\npools: [{name: w, role: worker, replicas: 1}]\nprogram: {script: t.py}\n"
+    ).topology
+    found = [problem.code for problem in read.check(topology)]
+    assert sorted(found) == ["parameter-unused", "parameter-unused", "parameter-unused", "range", "unknown-key"]
+
+
 def test_a_grid_has_no_more_trials_than_points() -> None:
     grid = "version: 1\nparameters: {a: {distribution: uniform, low: 0, high: 0.3, step: 0.1}}\n"
     grid += "objective: {metric: loss, goal: minimize}\nsampler: {kind: grid}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime
 
 import pytest
@@ -24,6 +25,7 @@ def test_running_jobs_and_reservations_are_listed_with_their_ends(
     )
     assert made.returncode == 0, made.stderr
     try:
+        begun = time.time()
         listed = desktop.torchyard("bookings", "list", "--on", "hpc", "--json")
         assert listed.returncode == 0, listed.stderr
         found = {one["title"]: one for one in json.loads(listed.stdout)}
@@ -31,6 +33,8 @@ def test_running_jobs_and_reservations_are_listed_with_their_ends(
         assert found[f"job {job} (train)"]["owner"] == "root"
         assert found["reservation maint"]["names"] == "hpc:n1, hpc:n2"
         assert found["reservation maint"]["owner"] == "lee"
+        assert _seconds(found["reservation maint"]["as_of"]) >= begun - 60
+        assert "The jobs of hpc are those of " in listed.stderr
         minutes = {
             title.split()[0]: (_seconds(one["end"]) - _seconds(one["start"])) / 60 for title, one in found.items()
         }

@@ -85,6 +85,7 @@ def test_a_booking_of_nodes_and_its_reservation_follow_each_other(
     changed = cluster.run("scontrol", "update", f"ReservationName={name}", "Nodes=n3", "Duration=60")
     assert changed.returncode == 0, changed.stderr
     listed = bookings(operator)
+    assert (made["exclusive"], listed[made["id"]]["exclusive"]) == (True, True)
     assert f"slurm:hpc/reservation {name}" not in listed  # It is the booking, which is listed already.
     assert listed[made["id"]]["names"] == "hpc:n3"
     assert seconds(listed[made["id"]]["end"]) == seconds(listed[made["id"]]["start"]) + 3600
@@ -117,6 +118,8 @@ def test_a_booking_of_another_user_is_not_exclusive_and_becomes_the_earliest_sta
     assert "these bookings are not exclusive" in done.stderr
     assert reservations(cluster) == {}
     booking_id = json.loads(done.stdout)["id"]
+    assert json.loads(done.stdout)["exclusive"] is False
+    assert bookings(desktop)[booking_id]["exclusive"] is False
     pool = [{"name": "workers", "role": "worker", "replicas": 1}]
     run_id = desktop.run(desktop.write(WAITS, program=COMMAND, pools=pool), "--booking", booking_id)
     script = (desktop.run_dir(run_id, user="lee") / "job" / "job.sh").read_text()

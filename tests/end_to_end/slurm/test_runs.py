@@ -41,6 +41,10 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
     file = desktop.write(WAITS, program=COMMAND)
     exported = desktop.torchyard("export", "slurm", file, "--on", "hpc")
     assert exported.returncode == 0, exported.stderr
+    planned = desktop.torchyard("plan", file, "--on", "hpc", "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert [replica["host"] for replica in json.loads(planned.stdout)["replicas"]] == ["hpc.1", "hpc.2", "hpc.3"]
+    assert [(node["count"], node["cpus"]) for node in json.loads(planned.stdout)["nodes"]] == [(3, 1)]
     run_id = desktop.run(file)
     # The script's folder path also contains the run's ID. The last line contains the agent's path, so it is not
     # compared.
@@ -49,10 +53,20 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
     folder = "/root/.torchyard/hosts/hpc.1/runs/RUN-ID/job"
     assert [line.replace("JOB-FOLDER", folder) for line in printed] == submitted
     desktop.wait_for(run_id, "waiting", "Resources")
+    logs = desktop.torchyard("runs", "logs", run_id)
+    assert (logs.returncode, logs.stdout) == (0, ""), logs.stderr
+    assert "waits in the queue: Resources" in logs.stderr
+    (waiting,) = (one for one in cluster.jobs() if one != job)
+    follower = desktop.start("runs", "logs", run_id, "-f")
+    assert follower.stderr is not None
+    assert "waits in the queue: Resources" in follower.stderr.readline()
     cluster.run("scancel", job)
     desktop.wait_for(run_id, "running")
     (cluster.controller.home / "end").touch()
-    desktop.wait_for(run_id, "succeeded")
+    shown = desktop.wait_for(run_id, "succeeded")
+    assert shown["jobs"] == [waiting]
+    followed, _ = follower.communicate(timeout=RUN_S)
+    assert (follower.returncode, sorted(line.split()[3] for line in followed.splitlines())) == (0, ["n1", "n2", "n3"])
     fetched = desktop.torchyard("runs", "fetch", run_id, "*/result.txt", "-o", desktop.directory / "fetched")
     assert fetched.returncode == 0, fetched.stderr
     results = {path.read_text() for path in (desktop.directory / "fetched").rglob("result.txt")}

@@ -34,6 +34,7 @@ _PEER_LOST = re.compile(
 
 _INCURABLE = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
 """Errors of torchyard_roles for which a restart cannot help, because the script or the topology is wrong."""
+_LACKS_TORCH = re.compile(r"\bNo module named '?torch'?(?![\w.])")
 _SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError)\b")
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line \d+(?:, in (?P<function>.+))?$')
 
@@ -51,6 +52,11 @@ def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = 
     if last:
         return Cause(f"exited with {code}; its last line was: {last}", bool(_PEER_LOST.search(last)))
     return Cause(f"exited with {code} and printed nothing")
+
+
+def lacks_torch(cause: Cause) -> bool:
+    """Returns whether a rank exited because its interpreter has no torch, which is the same in every restart."""
+    return _LACKS_TORCH.search(cause.text) is not None
 
 
 def _of_signal(number: int, quoted: str, *, out_of_memory: bool) -> Cause:

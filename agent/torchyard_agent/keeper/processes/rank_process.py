@@ -226,6 +226,9 @@ def cause_of(
     cause = failure_diagnosis.of_exit(
         code, place.error_file(replica, local_rank), place.log_file(replica, local_rank), out_of_memory=out_of_memory
     )
+    if failure_diagnosis.lacks_torch(cause):  # Hosts in the fleet file are checked for torch before a launch.
+        advice = "name one that has it as `python` in the fleet file, or load it with `setup`"
+        return Cause(f"{cause.text}; the interpreter on {place.host} has no torch: {advice}", curable=False)
     if _is_full(place.folder):  # The full disk is the probable cause. The traceback may be missing from the log.
         return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)
     return cause

@@ -35,6 +35,12 @@ def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allo
 
 
 def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:
+    if fitting and all(slot.node for slot in fitting):
+        if len(fitting) < wish.count:
+            clusters = " and ".join(dict.fromkeys(slot.host for slot in fitting))
+            message = f"{counted(wish.count, 'node')} requested, but {clusters} has {len(fitting)} of that kind"
+            return Refused(message, code="too_few", hint="Ask for fewer, or for others.")
+        return None
     if len(fitting) < wish.count:
         message = f"{counted(wish.count, 'GPU')} requested, but the fleet has {len(fitting)} of that kind"
         return Refused(message, code="too_few", hint=("Ask for fewer, or for others.", CheckHosts()))

@@ -40,10 +40,13 @@ class Wish:
     gpus: tuple[str, ...] = ()
 
     def takes(self, slot: Slot) -> bool:
-        """Returns whether the slot meets the requirements, apart from `one_host`. CPU slots match only by ID."""
+        """Returns whether the slot meets the requirements, apart from `one_host`.
+
+        CPU slots match only by ID, and nodes of a cluster only by ID or if `hosts` names the cluster.
+        """
         if self.gpus:
             return slot.id in self.gpus
-        if slot.is_cpu or (self.hosts and slot.host not in self.hosts):
+        if slot.is_cpu or (slot.host not in self.hosts if self.hosts else slot.node):
             return False
         # GPUs that are sold as "40 GB" have 40960 MB or slightly less, and users enter the nominal size.
         return self.model.lower() in slot.model.lower() and slot.memory_mb >= self.min_memory_gb * 1000 * 0.95

@@ -42,7 +42,8 @@ class ConflictQueries:
         """Returns up to two next free times of the same GPUs, and up to two sets of GPUs free at the requested time.
 
         The results are ordered by start. The GPUs of the sets have at least the memory of the requested GPUs. If all
-        requested GPUs have the same model, the GPUs of the sets have it, too.
+        requested GPUs have the same model, the GPUs of the sets have it, too. Nodes are replaced by nodes of the same
+        cluster.
         """
         slots = {slot.id: slot for slot in self._queries.load_slots(connection)}
         chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]
@@ -62,6 +63,7 @@ class ConflictQueries:
             min_memory_gb=memory,
             model=models.pop() if len(models) == 1 else "",
             one_host=len({slot.host for slot in chosen}) == 1,
+            hosts=tuple(dict.fromkeys(slot.host for slot in chosen)) if all(slot.node for slot in chosen) else (),
         )
         others: tuple[Fit, ...] = ()
         if not any(slot.is_cpu for slot in chosen):

@@ -240,7 +240,7 @@ class BookingQueries:
             return fits
 
     def load_gpus(self, connection: Connection) -> tuple[Slot, ...]:
-        """Returns the slots of hosts. Searches do not offer nodes of clusters."""
+        """Returns the slots of hosts. The waitlist does not serve nodes of clusters."""
         return tuple(slot for slot in self.load_slots(connection) if not slot.node)
 
     def check_length(self, connection: Connection, wish: Wish) -> None:
@@ -251,7 +251,7 @@ class BookingQueries:
     def check_feasible(self, connection: Connection, wish: Wish, zone: str) -> None:
         rules = self.load_rules(connection)
         allowance = self._allowance(connection, wish, self._session.person, rules, zone)
-        if refused := why_never(wish, self.load_gpus(connection), rules, self._session.person, allowance):
+        if refused := why_never(wish, self.load_slots(connection), rules, self._session.person, allowance):
             raise refused
 
     def find_in(
@@ -267,7 +267,7 @@ class BookingQueries:
         rules = self.load_rules(connection)
         allowance = self._allowance(connection, wish, person, rules, zone, except_booking)
         wish = within_rules(wish, rules, allowance.now)
-        slots = [slot for slot in self.load_slots(connection) if wish.takes(slot) and not slot.node]
+        slots = [slot for slot in self.load_slots(connection) if wish.takes(slot)]
         used = Interval(allowance.now, used_until(allowance.now))
 
         def busy_in(since: datetime, until: datetime) -> Busy:

@@ -61,6 +61,12 @@ class Waitlist:
         if wish.count < 1 or wish.length < timedelta(minutes=1):
             raise Refused("the wish names no GPU, or no time", code="bad_wish", hint="Say how many, and for how long.")
         with self._session.transaction(writes=True) as connection:
+            if any(slot.node and wish.takes(slot) for slot in self._queries.load_slots(connection)):
+                raise Refused(
+                    "nodes of a cluster have no waitlist here, because Slurm has a queue for them",
+                    code="no_waitlist",
+                    hint="Launch the run, which waits in the queue, or find a free time and book it.",
+                )
             self._queries.check_length(connection, wish)
             self._queries.check_feasible(connection, wish, zone)
             one = Waiting(

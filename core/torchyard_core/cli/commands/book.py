@@ -80,11 +80,11 @@ def book(
 
     with answering_clashes(slots, instead, as_json=as_json):
         made = booking.book(draft, repeat, free_ones=free_ones)
-    _reserve_nodes(chosen, store, made.booked)
+    exclusive = _reserve_nodes(chosen, store, made.booked)
     if not repeat:
         (new,) = made.booked
         if as_json:
-            print_json(booking_json(new, slots))
+            print_json(booking_json(new, slots, exclusive))
         else:
             say_each("Booked", made.booked, slots, where)
         return
@@ -97,7 +97,7 @@ def book(
         for one in made.missed
     ]
     if as_json:
-        booked = [booking_json(booking, slots) for booking in made.booked]
+        booked = [booking_json(booking, slots, exclusive) for booking in made.booked]
         print_json({"series_id": made.series_id or None, "booked": booked, "missed": missed})
     else:
         say_each("Booked", made.booked, slots, where)
@@ -111,11 +111,15 @@ def book(
         raise typer.Exit(1)
 
 
-def _reserve_nodes(chosen: CommandContext, store: BookingStore, booked: Sequence[Booking]) -> None:
-    """Reserves the booked nodes of clusters in Slurm. If Slurm refuses, cancels the bookings and raises RunFailed."""
+def _reserve_nodes(chosen: CommandContext, store: BookingStore, booked: Sequence[Booking]) -> frozenset[str] | None:
+    """Reserves the booked nodes of clusters in Slurm. If Slurm refuses, cancels the bookings and raises RunFailed.
+
+    Returns the IDs of the bookings that have a reservation, or None if no cluster has answered.
+    """
+    done = mirror_bookings(chosen, store, booked)
     refused = {
         booking_id: problem
-        for result in mirror_bookings(chosen, store, booked)
+        for result in done
         for booking_id, problem in result.problems.items()
         if any(booking_id == one.id for one in booked)
     }
@@ -126,3 +130,4 @@ def _reserve_nodes(chosen: CommandContext, store: BookingStore, booked: Sequence
         problem = next(iter(refused.values()))
         message = f"Slurm refuses the reservation, so nothing was booked: {problem.message}"
         raise RunFailed(message, code="not_reserved", hint=problem.advice)
+    return frozenset().union(*(result.exclusive for result in done)) if done else None

@@ -11,7 +11,7 @@ from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import By, to_csv
-from torchyard_core.cli.calendar_sync import book_gpus
+from torchyard_core.cli.calendar_sync import add_nodes, book_gpus
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
@@ -23,13 +23,20 @@ from torchyard_core.next_steps import JoinWaitlist
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
-Count = Annotated[int, typer.Argument(metavar="COUNT", min=1, help="How many GPUs.", show_default=False)]
+Count = Annotated[
+    int,
+    typer.Argument(
+        metavar="COUNT", min=1, help="How many GPUs; with --host CLUSTER, how many nodes.", show_default=False
+    ),
+]
 Length = Annotated[str, typer.Option("--for", help="For how long: 6h, 90m, 2d.")]
 From = Annotated[str, typer.Option("--from", help="Not before: now, tomorrow 9, 2026-11-23 09:00.")]
 To = Annotated[str, typer.Option("--to", help="It must have ended by then [default: any time].")]
 Memory = Annotated[float, typer.Option(help="Only GPUs with at least this much memory, in GB.")]
 Model = Annotated[str, typer.Option(help="GPUs with this in their name: H100.")]
-Hosts = Annotated[list[str] | None, typer.Option("--host", help="Only on this host; repeatable.")]
+Hosts = Annotated[
+    list[str] | None, typer.Option("--host", help="Only on this host, or nodes of this cluster; repeatable.")
+]
 Gpus = Annotated[str, typer.Option(help="Only among these: gpu-b:0-3.")]
 Spread = Annotated[bool, typer.Option("--any-hosts", help="Allow several hosts [default: all on one].")]
 
@@ -51,6 +58,8 @@ def find(
 ) -> None:
     """Find free slots for a number of GPUs, with the command that books each slot.
 
+    With --host CLUSTER, it finds nodes that are not booked. Jobs and reservations of Slurm are not considered.
+
     Exit code 1: there is no free slot. The reason is printed if rules, quota or fleet never allow one.
 
     Example: torchyard bookings find 4 --for 6h --min-memory-gb 40 --from "tomorrow 9"
@@ -66,6 +75,9 @@ def find(
             "no such slot is free in that time", code="nothing_free", hint=JoinWaitlist(str(count), lasts)
         )
     usual = chosen.zone()
+    clusters = sorted({slot.host for slot in slots if slot.node and any(slot.id in fit.gpus for fit in fits)})
+    for cluster in clusters:
+        remark(f"Only bookings are considered: `torchyard bookings list --on {cluster}` lists Slurm's jobs.")
     if as_json:
         print_json([fit_json(fit, slots, where, usual) for fit in fits])
         return
@@ -192,7 +204,9 @@ def _wish(
     gpus: str,
     any_hosts: bool,
 ) -> Wish:
-    slots = book_gpus(chosen, store).slots()
+    booking = book_gpus(chosen, store)
+    add_nodes(chosen, store, [*(hosts or ()), gpus])
+    slots = booking.slots()
     for host in hosts or ():
         parse_slots(host, slots)  # For an unknown host, this call raises Refused with a similar name as a hint.
     now = store.now()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.booking.change_history import headline, lines
 from torchyard_core.booking.errors import BadCalendar, StoreUnavailable
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import NODE_PREFIX, Booking, Slot, rfc3339
+from torchyard_core.booking.model import NODE_PREFIX, Booking, Slot, is_of_cluster, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.sync.cached_calendar import View
@@ -37,11 +38,12 @@ from torchyard_core.cli.views.booking_tables import (
     times,
     why,
 )
-from torchyard_core.errors import UsageError
+from torchyard_core.errors import AgentRefused, HostError, UsageError
 from torchyard_core.formatting import counted, wall_clock
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
+    from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar
 
 app = typer.Typer(
     help="The calendar of the team's GPUs: list, show, change, release, find a slot, usage, rules, team database.",
@@ -77,6 +79,8 @@ def list_bookings(
 ) -> None:
     """List bookings. While the database is unavailable, lists the last known bookings with their age (exit code 3).
 
+    Exit code 3 also with --on, if the cluster does not answer: the bookings are listed without its jobs.
+
     Example: torchyard bookings list --mine --to +30d
     """
     if mine and person is not None:
@@ -86,11 +90,17 @@ def list_bookings(
     calendar = chosen.calendar()
     asked = _asked(since, until, where)
     owner = calendar.person if mine else person
-    if on is not None and calendar.has_begun:
-        _mirror(chosen, calendar.store(), on)
-    view = calendar.view_of(owner, asked.start, asked.end)
+    cluster = None
     if on is not None:
-        view = _with_cluster(chosen, view, on, owner, asked)
+        if calendar.has_begun:
+            with suppress(StoreUnavailable):  # The view says so.
+                _mirror(chosen, calendar.store(), on)
+        cluster = _read_cluster(chosen, on, where)
+    view = calendar.view_of(owner, asked.start, asked.end)
+    exclusive = None
+    if cluster is not None:
+        exclusive = frozenset(one.id for one in view.bookings if cluster.has_reservation(one.id))
+        view = _with_cluster(view, cluster, owner, asked)
     wanted = {slot.id for slot in parse_slots(gpus, view.slots)} if gpus else set()
     found = [
         one
@@ -98,13 +108,13 @@ def list_bookings(
         if (everything or one.is_live) and (not wanted or wanted & set(one.gpus)) and title.lower() in one.title.lower()
     ]
     if as_json:
-        print_json([booking_json(one, view.slots) for one in found])
+        print_json([_listed_json(one, view, cluster, exclusive) for one in found])
     elif found:
-        print_bookings(found, view.slots, where)
+        print_bookings(found, view.slots, where, exclusive)
     else:
         say("Nothing is booked then." if view.is_live else "Nothing is known to be booked then.")
     print_age(view, asked)
-    if not view.is_live:
+    if not view.is_live or (on is not None and cluster is None):
         raise typer.Exit(3)
     if calendar.is_private and not as_json:
         remark("This calendar is only on this computer. `torchyard bookings setup-team --help` shares one.")
@@ -117,12 +127,32 @@ def _mirror(chosen: CommandContext, store: BookingStore, name: str) -> None:
     mirror_bookings(chosen, store, [one for one in own if any(gpu.startswith(prefix) for gpu in one.gpus)])
 
 
-def _with_cluster(chosen: CommandContext, view: View, name: str, owner: str | None, asked: Interval) -> View:
-    """Returns the view with the jobs and reservations of a cluster in an interval, of one owner or of all."""
+def _read_cluster(chosen: CommandContext, name: str, zone: str) -> ClusterCalendar | None:
+    """Returns the jobs and reservations of a cluster, and prints their age. Prints the error if there is no answer."""
     from torchyard_core.engines.registry import read_cluster_calendar
 
-    with chosen.fleet(chosen.inventory().hosts) as fleet:
-        found = read_cluster_calendar(fleet, name, install=True)
+    try:
+        with chosen.fleet(chosen.inventory().hosts) as fleet:
+            found = read_cluster_calendar(fleet, name, install=True)
+    except (HostError, AgentRefused) as error:
+        remark(f"torchyard: the jobs and reservations of {name} are not listed: {error.sentence()}")
+        return None
+    remark(f"The jobs of {name} are those of {wall_clock(found.as_of, zone, '%H:%M:%S')} ({zone}).")
+    return found
+
+
+def _listed_json(
+    booking: Booking, view: View, cluster: ClusterCalendar | None, exclusive: Collection[str] | None
+) -> dict[str, Any]:
+    """Returns a booking as JSON. A job or reservation of a cluster has the time at which it was read."""
+    found = booking_json(booking, view.slots, exclusive)
+    if cluster is not None and is_of_cluster(booking.id):
+        found["as_of"] = rfc3339(cluster.as_of)
+    return found
+
+
+def _with_cluster(view: View, found: ClusterCalendar, owner: str | None, asked: Interval) -> View:
+    """Returns the view with the jobs and reservations of a cluster in an interval, of one owner or of all."""
     mirrored = {one.id for one in view.bookings}
     there = [
         one

@@ -39,7 +39,7 @@ NAME = typer.Argument(metavar="NAME", help="Its name in the fleet file.", show_d
 
 @app.command("list")
 def list_hosts(context: typer.Context, as_json: Json = False) -> None:
-    """List the hosts of the fleet file with the facts found by their last check.
+    """List the hosts and clusters of the fleet file, hosts with the facts found by their last check.
 
     Example: torchyard hosts list
     """
@@ -69,7 +69,8 @@ def list_hosts(context: typer.Context, as_json: Json = False) -> None:
             ]
         )
     if as_json:
-        print_json(listed)
+        clusters = [one.model_dump(mode="json", exclude_none=True, exclude_unset=True) for one in inventory.clusters]
+        print_json([*listed, *clusters])
     elif rows:
         table(("NAME", "ADDRESS", "CPUS", "MEMORY", "GPUS", "TORCH", "LABELS", "CHECKED"), rows)
     else:

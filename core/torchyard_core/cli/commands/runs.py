@@ -12,7 +12,7 @@ from torchyard_core.cli.calendar_sync import sync_calendar
 from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, table
 from torchyard_core.cli.run_lookup import find, history_of, links_of, record_end
-from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, print_logs
+from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, WaitingRemarks, print_logs
 from torchyard_core.cli.views.run_details import print_run
 from torchyard_core.errors import (
     AgentFailed,
@@ -156,7 +156,8 @@ def logs(
 ) -> None:
     """Print the logs of a run's replicas.
 
-    Several logs are merged by time, and each line begins with the replica's name.
+    Several logs are merged by time, and each line begins with the replica's name. If the run waits, the reason is
+    printed on stderr; -f waits for its start, and follows it through requeues on a cluster.
 
     With --json, each line is a line of JSON: {"replica", "local_rank", "line"}, and "time" with --timestamps.
 
@@ -168,6 +169,7 @@ def logs(
         shown = show_run(run, link_to_primary(fleet, run))
         if replica is not None:
             host_of(replica, shown)
+        waiting = WaitingRemarks(shown, lambda: show_run(run, link_to_primary(fleet, run)))
         links, all_there = links_of(fleet, run)
 
         def reattach(host: str) -> DaemonClient:
@@ -184,12 +186,14 @@ def logs(
             ]
             for host in links:
                 links[host] = fleet.link(host, install=False)
+            waiting.look()
             return [*first, *listed()]
 
         if follow:
             several = replica is None and len(shown["replicas"]) > 1
             try:
                 FollowedLogs(all_to_come, LinePrinter(several, as_json, raw, timestamps)).follow()
+                waiting.finish()
             except KeyboardInterrupt:
                 raise typer.Exit(0) from None  # Ctrl-C ends the output. The run continues.
         else:

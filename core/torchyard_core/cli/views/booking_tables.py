@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.model import Booking, Slot, rfc3339
+from torchyard_core.booking.model import Booking, Slot, is_of_cluster, rfc3339
 from torchyard_core.booking.search.conflict import Clash, fit_to_json
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import format_slots
@@ -22,7 +22,10 @@ from torchyard_core.formatting import command_length, command_time, full_span, u
 from torchyard_core.next_steps import joined
 
 
-def print_bookings(bookings: Iterable[Booking], slots: Sequence[Slot], zone: str) -> None:
+def print_bookings(
+    bookings: Iterable[Booking], slots: Sequence[Slot], zone: str, exclusive: Collection[str] | None = None
+) -> None:
+    """Prints a table of bookings. `exclusive` are the IDs of those whose nodes Slurm has reserved; None if unknown."""
     rows = [
         [
             one.id,
@@ -31,7 +34,7 @@ def print_bookings(bookings: Iterable[Booking], slots: Sequence[Slot], zone: str
             format_slots(one.gpus, slots),
             wall_clock(one.start, zone, "%a %Y-%m-%d %H:%M"),
             until(one.start, one.until, zone),
-            str(one.state),
+            f"{one.state}, not exclusive" if is_exclusive(one, exclusive) is False else str(one.state),
         ]
         for one in bookings
     ]
@@ -44,9 +47,25 @@ def say_each(done: str, bookings: Iterable[Booking], slots: Sequence[Slot], zone
         say(f"{done} {booked_line(booking, slots, zone)}.")
 
 
-def booking_json(booking: Booking, slots: Sequence[Slot]) -> dict[str, Any]:
-    """Returns the booking as JSON with the names of its GPUs."""
-    return {**booking.to_json(), "names": format_slots(booking.gpus, slots)}
+def booking_json(booking: Booking, slots: Sequence[Slot], exclusive: Collection[str] | None = None) -> dict[str, Any]:
+    """Returns the booking as JSON with the names of its GPUs, and for a booking of nodes whether it is exclusive."""
+    found = {**booking.to_json(), "names": format_slots(booking.gpus, slots)}
+    if is_of_cluster(booking.id) or not any(map(is_of_cluster, booking.gpus)):
+        return found
+    return {**found, "exclusive": is_exclusive(booking, exclusive)}
+
+
+def is_exclusive(booking: Booking, exclusive: Collection[str] | None) -> bool | None:
+    """Returns whether Slurm has a reservation for a live booking of nodes.
+
+    Returns None for any other booking, or if the reservations were not read.
+
+    Args:
+        booking: The booking.
+        exclusive: The IDs of the bookings with a reservation; None if Slurm was not asked.
+    """
+    has_nodes = not is_of_cluster(booking.id) and any(map(is_of_cluster, booking.gpus))
+    return booking.id in exclusive if has_nodes and booking.is_live and exclusive is not None else None
 
 
 def booked_line(booking: Booking, slots: Sequence[Slot], zone: str) -> str:

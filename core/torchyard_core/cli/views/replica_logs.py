@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
+from typing import Any
 
 import typer
 
@@ -20,6 +21,7 @@ from torchyard_core.cli.output import print_json_line, print_log_line, remark
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 from torchyard_core.formatting import utc_timestamp
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
+from torchyard_core.launch.runs.known_runs import is_over
 from torchyard_core.launch.runs.logs import LogLine, LogReader, merge_lines
 from torchyard_core.text_sanitizer import one_line
 
@@ -182,6 +184,46 @@ def _past_lines(reader: LogReader) -> Iterator[LogLine]:
     """
     with suppress(TorchyardError):
         yield from reader.lines(wait=False)
+
+
+LOOK_AT_STATE_S = 10.0
+"""Interval in seconds at which the state of a followed run on a cluster is read, because its job may be requeued."""
+
+
+class WaitingRemarks:
+    """Prints on stderr for what a run waits whose logs are printed, and how it ended if it ended while it waited."""
+
+    def __init__(self, shown: dict[str, Any], show: Callable[[], dict[str, Any]]):
+        """Prints the first remark. `shown` are the details of the run, and `show` reads them again."""
+        self._show = show
+        self._shown = shown
+        self._looked_at = time.monotonic()
+        if self._waits:
+            self._remark()
+
+    def look(self) -> None:
+        """Reads the run's state again if it may have changed between waiting and running. Raises HostError."""
+        waited, reason = self._waits, self._shown["reason"]
+        if not waited and (not self._shown["jobs"] or time.monotonic() - self._looked_at < LOOK_AT_STATE_S):
+            return
+        self._shown, self._looked_at = self._show(), time.monotonic()
+        has_news = not waited or self._shown["reason"] != reason
+        if (self._waits and has_news) or (waited and is_over(self._shown["state"])):
+            self._remark()
+
+    def finish(self) -> None:
+        """Prints the end of a run that ended while it waited, if its end can be read."""
+        if self._waits:
+            with suppress(TorchyardError):
+                self.look()
+
+    @property
+    def _waits(self) -> bool:
+        return bool(self._shown["state"] == "waiting")
+
+    def _remark(self) -> None:
+        reason = f": {self._shown['reason']}" if self._shown["reason"] else ""
+        remark(f"run {self._shown['run_id']} {self._shown['state']}{reason}")
 
 
 LAST_LINES_S = 5.0

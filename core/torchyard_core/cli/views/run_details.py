@@ -48,6 +48,8 @@ def print_run(shown: dict[str, Any]) -> None:
     say(f"{shown['state']}{stale}{reason}")
     by = f" from {shown['launched_from']}" if shown["launched_from"] else ""
     say(f"submitted {since(shown['submitted'])}{by}, on {', '.join(shown['hosts'])}")
+    if jobs := shown.get("jobs"):
+        say(f"{'job' if len(jobs) == 1 else 'jobs'} {', '.join(jobs)} of Slurm")
     if shown["restarted_from"]:
         say(f"restart of {shown['restarted_from']}")
     for request in shown["asked"]:

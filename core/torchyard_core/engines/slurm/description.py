@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,19 @@ class ClusterDescription:
     def shapes(self) -> Sequence[dict[str, Any]]:
         found: Sequence[dict[str, Any]] = self.answer["nodes"]
         return found
+
+    def require_nodes(self, cluster: Cluster) -> None:
+        """Raises NeverStarts if no node of the partition can run jobs at present."""
+        if not slots_of(cluster, self.shapes, 1):
+            where = f"the partition {cluster.partition} of {cluster.name}" if cluster.partition else cluster.name
+            states = Counter[str]()
+            for shape in self.shapes:
+                states.update(shape["states"])
+            found = ", ".join(f"{counted(count, 'node')} {state}" for state, count in states.items())
+            message = f"{where} has no node that can run jobs{f' ({found})' if found else ''}."
+            raise never_starts(
+                cluster.name, message, "Name another `partition` in the fleet file, or ask its operator."
+            )
 
     def plan_input(self, cluster: Cluster, topology: Topology) -> tuple[list[HostFacts], Topology]:
         """Returns the slots for the planner, and the topology with pools that name these slots."""

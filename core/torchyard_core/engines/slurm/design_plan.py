@@ -1,16 +1,37 @@
-"""The plan of an edited topology on a cluster, before a launch. Pure functions of values."""
+"""The plan of a topology on a cluster, before a launch. Pure functions of values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torchyard_core.engines.slurm.description import ClusterDescription
-from torchyard_core.engines.slurm.planned_nodes import components_of
+from torchyard_core.engines.slurm.planned_nodes import Component, components_of
 from torchyard_core.fleet.cluster import Cluster, cluster_named_by, moved_to_cluster
 from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.launch.rank_assignment import plan as make_plan
+from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
+
+
+@dataclass(frozen=True)
+class PlanOnCluster:
+    """A plan whose hosts are slots, numbered as in a launch, and the request for nodes that follows from it."""
+
+    plan: Plan
+    slots: tuple[HostFacts, ...]
+    components: tuple[Component, ...]
+
+    @classmethod
+    def of(cls, source: TopologyFile, cluster: Cluster, description: ClusterDescription) -> PlanOnCluster:
+        """Plans the topology of a file on a cluster. Raises NeverStarts if no node can run jobs."""
+        assert source.topology is not None
+        description.require_nodes(cluster)
+        topology, slots = design_input(source.topology, cluster, description)
+        found = replace(source, topology=topology).check(slots)
+        planned, used = numbered_slots(make_plan(topology, slots, found=found, line=source.line), cluster, slots)
+        return cls(planned, used, tuple(components_of(planned)))
 
 
 def design_input(

@@ -95,4 +95,5 @@ class SlurmEngine:
     def _described(self) -> ClusterDescription:
         if self._description is None:
             self._description = ClusterDescription.read(self._hosts.login(), self._hosts.cluster)
+            self._description.require_nodes(self._hosts.cluster)
         return self._description

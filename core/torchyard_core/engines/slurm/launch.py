@@ -15,6 +15,7 @@ from torchyard_core.engines.slurm.planned_nodes import (
     Component,
     components_of,
     renumbered,
+    request_text,
     with_gpu_types,
     without_placeholders,
 )
@@ -164,6 +165,7 @@ class SlurmLaunch(Launch):
 
     def _plan_on(self, description: ClusterDescription) -> Plan:
         """Returns the plan on slots. Raises RunFailed if the topology has a problem, or if there are too few nodes."""
+        description.require_nodes(self._cluster.cluster)
         slots, topology = description.plan_input(self._cluster.cluster, self.topology)
         found = replace(self.source, topology=topology).check(slots)
         planned = plan(topology, slots, found=found, line=self.source.line)
@@ -178,8 +180,7 @@ class SlurmLaunch(Launch):
         return replace(planned, topology=self.topology)
 
     def _request_check(self, components: list[Component]) -> Check:
-        requests = [f"{counted(len(one.slots), 'node')} ({' '.join(one.options[1:])})" for one in components]
-        text = " and ".join(requests)
+        text = request_text(components)
         if len(components) == 1:
             return Check("looking", self._cluster.cluster.name, True, f"asks for {text}")
         return Check(

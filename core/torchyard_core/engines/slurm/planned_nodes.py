@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchyard_core.fleet.cluster import Cluster
+from torchyard_core.formatting import counted
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import Topology
@@ -42,6 +43,15 @@ class Component:
             types = ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in self.gpus)
             found.append(f"--gpus-per-node={types}")
         return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "count": len(self.slots),
+            "slots": list(self.slots),
+            "cpus": self.cpus,
+            "memory_mb": self.memory_mb,
+            "gpus": dict(self.gpus),
+        }
 
 
 def slots_of(cluster: Cluster, shapes: Sequence[Mapping[str, Any]], most: int) -> list[HostFacts]:
@@ -98,6 +108,11 @@ def components_of(plan: Plan) -> list[Component]:
         memory = max((one for one in memories if one is not None), default=None)
         found.append(Component(tuple(members), max(needs[slot][0] for slot in members), memory, gpus))
     return found
+
+
+def request_text(components: Sequence[Component]) -> str:
+    """Describes a request for nodes: `2 nodes (--cpus-per-task=4 --gpus-per-node=a100:4)`."""
+    return " and ".join(f"{counted(len(one.slots), 'node')} ({' '.join(one.options[1:])})" for one in components)
 
 
 def _need(replicas: Sequence[PlannedReplica]) -> tuple[int, int | None, tuple[tuple[str, int], ...]]:

@@ -24,6 +24,8 @@ def explain_infeasible(
     needs = "needs" if len(names) == 1 else "each need"
     if not capacities:
         return f"{who} cannot be placed: the fleet has no hosts"
+    if all(capacity.host.cluster for capacity in capacities):
+        return f"{who} {needs} {_explain_nodes(pool, capacities, allowed)}"
     if not allowed:
         return f"{who} {needs} {_wanted_host(pool)}; the fleet has none"
     booked = ", ".join(f"{one.host.name} is booked by {one.host.booked_by}" for one in allowed if one.host.booked_by)
@@ -44,6 +46,32 @@ def explain_infeasible(
         most_free = f"{max(0, short(best)):.4g} (on {best.host.name})"
         return f"{who} {needs} {what}; the most any host has free is {most_free}{also}"
     return f"{who} {needs} {_everything(pool)}; no host has all of it free at once{also}"
+
+
+def _explain_nodes(pool: Pool, capacities: Sequence[HostCapacity], allowed: Sequence[HostCapacity]) -> str:
+    """Formats what a replica needs, and why no node of a cluster has it: `9 GPUs; no node of hpc has it: …`."""
+    cluster = capacities[0].host.cluster
+    if pool.labels and not allowed:
+        labels = ", ".join(f"{key}={value}" for key, value in pool.labels.items())
+        return f"a node labelled {labels}, but nodes of {cluster} have no labels"
+    what = _everything(pool) or "a node"
+    fitting = sum(HostCapacity(capacity.host, 0).fits(pool) for capacity in capacities)
+    if fitting:
+        every = f"{counted(fitting, 'such node')}, which the run's other replicas use"
+        return f"{what}; {cluster} has {every}"
+    shapes = "; ".join(dict.fromkeys(_shape(capacity) for capacity in capacities))
+    unknown = pool.gpu_memory_gb is not None and any(capacity.host.gpus for capacity in capacities)
+    hint = "; Slurm does not tell the memory of GPUs, so choose them by `gpu_model`" if unknown else ""
+    return f"{what}; no node of {cluster} has it ({shapes}){hint}"
+
+
+def _shape(capacity: HostCapacity) -> str:
+    """Formats the resources of a node: `32 CPUs, 262 GB, 4 × a100`."""
+    host = capacity.host
+    kinds = Counter(gpu.name or "GPU" for gpu in host.gpus)
+    parts = [counted(host.cpus, "CPU")] if host.cpus is not None else []
+    parts += [f"{host.memory_gb / GB_IN_GIB:.0f} GB"] if host.memory_gb is not None else []
+    return ", ".join([*parts, *(f"{count} × {kind}" for kind, count in kinds.items())])
 
 
 def _as_machine(pool: Pool, key: str) -> str:

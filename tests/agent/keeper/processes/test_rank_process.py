@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from torchyard_agent.keeper.metrics_receiver import LatestMetrics
 from torchyard_agent.keeper.processes import rank_process
@@ -91,3 +94,25 @@ def test_invalid_reports_are_dropped() -> None:
     for datagram in (b"", b"\xff", b"[]", b"[" * 5000, huge, metrics_report.encode("worker-9", 0, {"step": 1})):
         assert latest.take(datagram) is None
     assert latest.all() == {}
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_missing"),
+    [
+        ("ModuleNotFoundError: No module named 'torch'", True),
+        ("/usr/bin/python3: No module named torch", True),
+        ("ModuleNotFoundError: No module named 'torchvision'", False),
+        ("ModuleNotFoundError: No module named 'torch.something'", False),
+    ],
+)
+def test_an_interpreter_without_torch_is_incurable_and_explained(
+    tmp_path: Path, printed: str, is_missing: bool
+) -> None:
+    place = PLACE._replace(folder=str(tmp_path))
+    (tmp_path / "logs").mkdir()
+    header = "Traceback (most recent call last):\n  File 'a'\n" if printed.startswith("Module") else ""
+    Path(place.log_file("worker-0", 0)).write_text(f"{header}{printed}\n")
+    rank: Any = {"rank": 0, "local_rank": 0, "argv": ["python3"], "env": {}}
+    cause = rank_process.cause_of(place, "worker-0", rank, [], 1, out_of_memory=False)
+    assert cause.curable is not is_missing
+    assert ("the interpreter on gpu-a has no torch: name one" in cause.text) is is_missing

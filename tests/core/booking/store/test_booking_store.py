@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
 from torchyard_core.booking.errors import PermissionDenied, Refused
-from torchyard_core.booking.model import IdleEvidence, Login, Slot, State, Use
+from torchyard_core.booking.model import Draft, IdleEvidence, Login, Slot, State, Use
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish, find_slots
@@ -307,6 +307,27 @@ def test_a_slot_is_found_where_it_is_free_first(team):
     assert len(store.find(replace(wish, count=8, one_host=False))) == 5
     booked = store.book(replace(draft("", 0, 0), gpus=fits[0].gpus, start=fits[0].start, end=fits[0].end))
     assert booked.gpus == ("GPU-a0", "GPU-a1", "GPU-a2", "GPU-a3")
+
+
+def test_nodes_of_a_cluster_are_found_by_its_name_and_named_in_a_clash_but_have_no_waitlist(team):
+    kim, lee = team.open("kim"), team.open("lee")
+    kim.remember_slots([Slot(f"slurm:hpc/n{number}", "hpc", number, "4 × a100") for number in range(3)])
+    end = NOW + timedelta(hours=8)
+    kim.book(Draft("night", ("slurm:hpc/n0",), NOW, end, "UTC"))
+    with pytest.raises(Clash) as refused:
+        lee.book(Draft("day", ("slurm:hpc/n0",), NOW, end, "UTC"))
+    nearest = [(fit.gpus, fit.start) for fit in refused.value.conflict.nearest]
+    assert nearest[:2] == [(("slurm:hpc/n1",), NOW), (("slurm:hpc/n0",), end)]
+    assert "Free nearby: hpc:n1 " in refused.value.sentence()
+    two = Wish(2, timedelta(hours=4), NOW, hosts=("hpc",))
+    assert [(fit.gpus, fit.start) for fit in lee.find(two, 1)] == [(("slurm:hpc/n1", "slurm:hpc/n2"), NOW)]
+    assert not any(
+        gpu.startswith("slurm:") for fit in lee.find(Wish(4, timedelta(hours=4), NOW), 9) for gpu in fit.gpus
+    )
+    with pytest.raises(Refused, match="4 nodes requested, but hpc has 3 of that kind"):
+        lee.find(replace(two, count=4))
+    with pytest.raises(Refused, match="nodes of a cluster have no waitlist"):
+        lee.wait(two, "waits")
 
 
 def test_the_waitlist_takes_what_is_freed_in_order(team):

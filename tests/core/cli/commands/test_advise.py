@@ -100,6 +100,11 @@ def test_wrong_requests_are_refused(desktop: Desktop, file: Path) -> None:
     assert "this is not a profile" in done.stderr
     done = torchyard(desktop, "advise", "-", "--apply", "fastest", code=2, stdin=file)
     assert "stdin is none" in done.stderr
+    desktop.fleet_file.write_text(f"{FLEET}clusters: [{{name: hpc, kind: slurm}}]\n")
+    file.write_text(TOPOLOGY.replace("replicas: 1", "replicas: 1, hosts: [hpc]"))
+    for command, what in ((with_profile, "speed is predicted"), (("profile", file), "scripts are measured")):
+        assert f"{what} " in (refused := torchyard(desktop, *command, code=2).stderr)
+        assert "on hosts of the fleet file, and the topology names the cluster hpc." in refused
     file.write_text(TOPOLOGY.replace("role: worker", "role: wrker"))
     assert "wrker" in torchyard(desktop, *with_profile, code=1).stderr
 

@@ -7,6 +7,7 @@ import io
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ import pytest
 from tests.core.booking.cluster import Cluster
 from tests.core.cli.command_runner import answer, torchyard
 from tests.lab import Desktop
-from torchyard_core.booking.model import IdleEvidence
+from torchyard_core.booking.model import Booking, IdleEvidence, State
 from torchyard_core.booking.store import open_store
+from torchyard_core.cli.views.booking_tables import booking_json, print_bookings
 
 MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
@@ -259,6 +261,33 @@ HOPELESS = [
         f"kim has 0 of 10 GPU-hours in the week of {MONDAY:%-d %b}, and this booking takes 12 more",
     ),
 ]
+
+
+def test_bookings_are_listed_also_while_a_cluster_does_not_answer(kim: Desktop) -> None:
+    booked = answer(kim, "book", "gpu-a:0", "--to", "+2h")
+    login = "{address: 127.0.0.1, port: 1}"  # No server listens there.
+    with kim.fleet_file.open("a") as file:
+        file.write(f"clusters: [{{name: hpc, kind: slurm, login: {login}}}]\n")
+    done = torchyard(kim, "bookings", "list", "--on", "hpc", "--json", code=3)
+    assert json.loads(done.stdout) == [booked]
+    assert "the jobs and reservations of hpc are not listed: " in done.stderr
+    assert "127.0.0.1" in done.stderr
+    for command in ("show", "cancel"):
+        explained = torchyard(kim, "bookings", command, "slurm:hpc/job 7", code=2).stderr
+        assert "the job 7 is one of Slurm on hpc, and no booking: only Slurm shows and changes it." in explained
+
+
+def test_bookings_of_nodes_are_marked_where_slurm_has_no_reservation(capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.now(UTC)
+    about = ("kim", "t", "", ("slurm:hpc/n1",), now, now + timedelta(hours=1), "UTC", State.BOOKED, now, now)
+    bookings = [Booking(name, *about) for name in ("reserved", "plain", "slurm:hpc/job 7")]
+    bookings.append(replace(bookings[0], id="gpu", gpus=("GPU-1",)))
+    print_bookings(bookings, (), "UTC", {"reserved"})
+    rows = {row.split()[0]: row for row in capsys.readouterr().out.splitlines()}
+    assert [name for name, row in rows.items() if "not exclusive" in row] == ["plain"]
+    found = [booking_json(one, (), {"reserved"}).get("exclusive", "missing") for one in bookings]
+    assert found == [True, False, "missing", "missing"]
+    assert booking_json(bookings[0], ())["exclusive"] is None
 
 
 def test_where_nothing_can_ever_be_booked_the_reason_is_printed_and_the_waitlist_stays_empty(kim: Desktop) -> None:

@@ -59,10 +59,14 @@ def test_a_host_is_added_listed_and_removed(make_desktop: MakeDesktop) -> None:
     assert listed[1].items() >= (entry | {"checked_at": None, "cpus": None, "gpus": []}).items()
     assert "lee@192.0.2.1:2222" in torchyard(desktop, "hosts", "list").stdout
 
+    with desktop.fleet_file.open("a") as file:
+        file.write("clusters: [{name: hpc, kind: slurm, partition: gpu}]\n")
+    assert answer(desktop, "hosts", "list")[2:] == [{"name": "hpc", "kind": "slurm", "partition": "gpu"}]
+
     # Without a terminal, the command cannot ask for confirmation.
     assert "undeploy gpu-a" in torchyard(desktop, "hosts", "remove", "gpu-a", code=2).stderr
     torchyard(desktop, "hosts", "remove", "gpu-a", "-y")
-    assert [host["name"] for host in answer(desktop, "hosts", "list")] == ["this-computer"]
+    assert [host["name"] for host in answer(desktop, "hosts", "list")] == ["this-computer", "hpc"]
 
 
 def test_without_a_fleet_file_the_fleet_is_this_computer(make_desktop: MakeDesktop) -> None:

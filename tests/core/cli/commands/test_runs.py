@@ -23,7 +23,7 @@ pytestmark = pytest.mark.lab
 MakeDesktop = Callable[..., Desktop]
 
 SHOWN_KEYS = {"run_id", "name", "state", "reason", "as_of", "fresh", "alive", "primary", "hosts", "submitted",
-              "launched_from", "restarted_from", "asked", "memberships", "interruptions", "telemetry_problem",
+              "launched_from", "restarted_from", "asked", "memberships", "interruptions", "telemetry_problem", "jobs",
               "replicas", "metrics", "timings", "comparison"}  # fmt: skip
 
 

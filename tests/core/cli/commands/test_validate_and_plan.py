@@ -134,7 +134,7 @@ def test_plan_tells_where_each_replica_would_run(desktop: Desktop, tmp_path: Pat
     file = written(tmp_path)
     planned = answer(desktop, "plan", file)
 
-    assert list(planned) == ["name", "strategy", "replicas", "problems"]
+    assert list(planned) == ["name", "strategy", "replicas", "problems", "nodes"]
     chief, worker = planned["replicas"]
     assert list(chief) == ["name", "role", "index", "gang", "rank", "ranks", "host", "gpus", "command", "env"]
     assert (chief["host"], chief["rank"], chief["ranks"], chief["gpus"]) == ("gpu-a", 0, 2, ["GPU-0", "GPU-1"])
@@ -166,3 +166,19 @@ def test_a_plan_that_cannot_be_started_ends_with_exit_code_1(desktop: Desktop, t
     nothing = answer(desktop, "plan", written(tmp_path, "version: 1\nname: x\n"), code=1)
     assert nothing["replicas"] == []
     assert nothing["problems"]
+
+
+def test_a_plan_for_a_cluster_reads_its_nodes_or_says_why_it_cannot(desktop: Desktop, tmp_path: Path) -> None:
+    fleet = yaml.safe_load(desktop.fleet_file.read_text())
+    login = {"address": "127.0.0.1", "port": 1}  # No server listens there.
+    desktop.fleet_file.write_text(
+        yaml.safe_dump({**fleet, "clusters": [{"name": "hpc", "kind": "slurm", "login": login}]})
+    )
+    on_cluster = GOOD.replace("[gpu-a]", "[hpc]").replace("[gpu-b]", "[hpc]")
+    for arguments in ([written(tmp_path), "--on", "hpc"], [written(tmp_path, on_cluster)]):
+        assert "127.0.0.1" in torchyard(desktop, "plan", *arguments, code=3).stderr
+    assert "no cluster `hpd`; did you mean `hpc`" in torchyard(
+        desktop, "plan", written(tmp_path), "--on", "hpd", code=2
+    ).stderr  # fmt: skip
+    mixed = written(tmp_path, GOOD.replace("[gpu-a]", "[hpc]"))
+    assert "all pools of a run need the same place" in torchyard(desktop, "plan", mixed, code=2).stderr

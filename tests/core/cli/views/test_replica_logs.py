@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from torchyard_core.cli.views import replica_logs
-from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, print_logs
+from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, WaitingRemarks, print_logs
 from torchyard_core.launch.runs.logs import LogLine, LogReader
 
 AT = 1_760_000_000.0
@@ -84,3 +84,37 @@ def test_a_new_line_waits_only_a_moment_for_silent_logs(monkeypatch: pytest.Monk
     monkeypatch.setattr(LinePrinter, "show", lambda self, reader, line: printed.set())
     logs = readers(ScriptedLog("a", [], [1]), ScriptedLog("silent", [], [], go_on=printed))
     FollowedLogs(lambda: logs, LinePrinter(several=True, as_json=False)).follow()
+
+
+def state(name: str, reason: str = "", jobs: tuple[str, ...] = ("7",)) -> dict[str, Any]:
+    return {"run_id": "r", "state": name, "reason": reason, "jobs": list(jobs)}
+
+
+def test_a_run_that_waits_is_remarked_whenever_its_reason_changes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_logs, "LOOK_AT_STATE_S", 0.0)
+    states = [state("waiting", "Priority"), state("waiting", "Resources"), state("running")]
+    states += [state("waiting", "PREEMPTED; Resources"), state("running"), state("succeeded")]
+    remarks = WaitingRemarks(state("waiting", "Priority"), lambda: states.pop(0))
+    while states:
+        remarks.look()
+    remarks.finish()
+    assert capsys.readouterr().err.splitlines() == [
+        "run r waiting: Priority",
+        "run r waiting: Resources",
+        "run r waiting: PREEMPTED; Resources",
+    ]
+
+
+def test_the_end_of_a_run_that_never_started_is_remarked(capsys: pytest.CaptureFixture[str]) -> None:
+    WaitingRemarks(state("waiting", "Priority"), lambda: state("stopped", "cancelled")).finish()
+    assert capsys.readouterr().err.splitlines() == ["run r waiting: Priority", "run r stopped: cancelled"]
+
+
+def test_the_state_of_a_run_that_cannot_wait_again_is_not_read() -> None:
+    def show() -> dict[str, Any]:
+        raise AssertionError
+
+    WaitingRemarks(state("running", jobs=()), show).look()
+    WaitingRemarks(state("running"), show).look()
