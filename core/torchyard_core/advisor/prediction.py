@@ -28,6 +28,7 @@ from torchyard_core.advisor.exchange_load import (
 from torchyard_core.advisor.order_statistics import expected_maximum
 from torchyard_core.advisor.simulation import Stage, pieces_of, simulate, simulate_groups
 from torchyard_core.advisor.trainer_compute import MIB, RING_BUCKET_BYTES, TrainerCompute
+from torchyard_core.advisor.uncertainty import Uncertainty, half_width
 from torchyard_core.formatting import counted, seconds
 from torchyard_core.topology.model import Strategy, StrategyKind, Wire
 from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction
@@ -52,12 +53,10 @@ CODEC_S_PER_BYTE = {Wire.FLOAT32: 0.0, Wire.BFLOAT16: 0.6e-9, Wire.INT8: 1.5e-9,
 WIRE_SHARE = {Wire.FLOAT32: 1.0, Wire.BFLOAT16: 0.5, Wire.INT8: 0.254, Wire.INT4: 0.129}
 """q: bytes on the wire per byte of float32, by wire format."""
 COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
-"""Standard deviations of the relative prediction errors, from which the 80% interval is computed.
+"""Standard deviations of the relative errors of the model, which are parts of the interval (`uncertainty`).
 
 If past runs of the prediction's scope differ by more from each other, their differences are used instead.
 """
-Z80 = 1.2816
-"""Half-width, in standard deviations, of the interval that contains 80% of a normal distribution."""
 ASYNCHRONOUS_PIECES = 8
 MESSAGES = "small messages between replicas"
 """Resource name for the time that latencies and coordination take."""
@@ -103,7 +102,7 @@ class Prediction:
     step_s: float
     samples_s: float
     low: float
-    """Lower end of the interval of samples/s that contains the measured value with a probability of 80%."""
+    """Lower end of the interval of samples/s that contains the measured mean with a probability of 80%."""
     high: float
     bound_s: float
     """The closed-form lower bound of the step time."""
@@ -141,6 +140,8 @@ class _Parts:
     wait_s: float
     bound_s: float
     samples_s: float
+    noise_s: float = 0.0
+    """Standard deviation of a step's time. That of the mean over n steps is smaller by the square root of n."""
     busy: dict[str, float] = field(default_factory=dict)
     is_serial: bool = False
     """Whether the exchange begins after computing, so that the step is the sum of its parts."""
@@ -149,18 +150,23 @@ class _Parts:
     notes: tuple[str, ...] = ()
 
 
-def predict(layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction | None = None) -> Prediction:
+def predict(
+    layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction | None = None, steps: int | None = None
+) -> Prediction:
     """Returns the prediction. Raises ValueError unless every trainer is on a host with a profile.
 
     Args:
         correction: Factors of the parts of a step; by default, all factors are 1.
+        steps: Number of steps over which the speed in the interval is averaged; by default so many that the noise of
+            single steps averages out.
     """
-    return _Predictor(layout, hosts, correction or Correction()).prediction()
+    return _Predictor(layout, hosts, correction or Correction(), steps).prediction()
 
 
 class _Predictor:
-    def __init__(self, layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction):
+    def __init__(self, layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction, steps: int | None):
         self.layout = layout
+        self.steps = steps
         self.hosts = hosts
         self.correction = correction
         self.rates = {host: hosts[host].link_bytes_s for host in {*layout.trainers, *layout.servers}}
@@ -326,7 +332,7 @@ class _Predictor:
         times = [self._gradient_s(host) for host in ranks]
         slowest_host = max(trainers, key=lambda host: self._gradient_s(host)[0])
         slowest = self._gradient_s(slowest_host)[0]
-        ready, _ = expected_maximum(times)
+        ready, noise = expected_maximum(times)
         optimizer = max(self._compute(host).optimizer_s for host in trainers) if steps else 0.0
         compute = self._compute(slowest_host)
         if bucket_bytes:
@@ -354,7 +360,7 @@ class _Predictor:
         samples = sum(self._compute(host).samples for host in ranks)
         return _Parts(
             step, mean + optimizer, max(0.0, step - ready - optimizer), wait, min(bound, step), samples / step,
-            busy, bool(stages) and not bucket_bytes, dict(loads),
+            noise, busy, bool(stages) and not bucket_bytes, dict(loads),
         )  # fmt: skip
 
     def _busy(self, busy_s: Mapping[int, float]) -> dict[str, float]:
@@ -390,6 +396,8 @@ class _Predictor:
         }
         alone = slowest_s(loads, self.rates, self.size)
         parts = self._independent(steps, computing, loads)
+        # Where links limit the speed, trainers wait for exchanges, which hides the noise of their computing.
+        parts.noise_s = max(0.0, parts.noise_s - parts.exchange_s / sqrt(len(groups)))
         ranks = self._ranks(self.layout.trainers)
         summing = (len(ranks) * self._passes(SUM_PASSES) + len(groups) * optimizer) * self.size / push_every
         for host, share in shares.items():
@@ -435,7 +443,8 @@ class _Predictor:
             name = f"link of {self.hosts[host].name}"
             rate = self.rates[host] * SERVED_EFFICIENCY
             busy[name] = self.size * max(load.sent, load.received) / rate
-        return _Parts(step, compute, max(0.0, step - compute), 0.0, step, samples, busy, loads=dict(loads))
+        spread = sqrt(fmean(self._gradient_s(host)[1] ** 2 for host in self._ranks(self.layout.trainers)) / len(steps))
+        return _Parts(step, compute, max(0.0, step - compute), 0.0, step, samples, spread, busy, loads=dict(loads))
 
     @cached_property
     def _inner_steps(self) -> list[_Parts]:
@@ -512,7 +521,7 @@ class _Predictor:
         exchange /= SERVED_EFFICIENCY
         codec = (CODEC_S_PER_BYTE[strategy.wire] + self._passes(6)) * self.first.float32_bytes
         codec += 2 * self.first.copy_s_per_byte * self.first.float32_bytes
-        round_, _ = expected_maximum(
+        round_, round_noise = expected_maximum(
             [
                 (every * each.step_s, sqrt(every) * self._gradient_s(group[0])[1])
                 for each, group in zip(inner, groups, strict=True)
@@ -543,7 +552,8 @@ class _Predictor:
         share = size / self.size / every if self.size else 0.0
         loads = {host: HostLoad(load.sent * share, load.received * share) for host, load in both.items()}
         exchange_s = max(0.0, step - compute - wait)
-        return _Parts(step, compute, exchange_s, wait, min(bound, step), samples / step, busy), loads
+        noise = round_noise / sqrt(every)
+        return _Parts(step, compute, exchange_s, wait, min(bound, step), samples / step, noise, busy), loads
 
     def _utilisation(self) -> dict[str, dict[int, float]]:
         """Returns the share of a DiLoCo step that is spent computing, by wire format and number of inner steps."""
@@ -578,18 +588,15 @@ class _Predictor:
         )
 
     def _finished(self, parts: _Parts) -> Prediction:
-        exposed, rest = parts.exchange_s, parts.step_s - parts.exchange_s
-        compute = max(COMPUTE_ERROR, self.correction.compute_spread)
-        exchange = max(EXCHANGE_ERROR, self.correction.exchange_spread)
-        error = sqrt((compute * rest) ** 2 + (exchange * exposed) ** 2) / parts.step_s
+        half = half_width(self._uncertainties(parts)) / parts.step_s
         name, time = _bottleneck(parts)
         trainer, server, shortage = self._memory()
         is_diloco = self.layout.strategy.kind is StrategyKind.DILOCO and len(self.layout.groups) > 1
         return Prediction(
             step_s=parts.step_s,
             samples_s=parts.samples_s,
-            low=parts.samples_s / (1 + Z80 * error),
-            high=parts.samples_s / max(0.05, 1 - Z80 * error),
+            low=parts.samples_s / (1 + half),
+            high=parts.samples_s / max(0.05, 1 - half),
             bound_s=parts.bound_s,
             compute_s=parts.compute_s,
             exchange_s=parts.exchange_s,
@@ -606,6 +613,25 @@ class _Predictor:
             shortage=shortage,
             utilisation=self._utilisation() if is_diloco else {},
         )
+
+    def _uncertainties(self, parts: _Parts) -> list[Uncertainty]:
+        """Returns the uncertainties of a step's time: of the model, of the profile, and of the steps to be averaged."""
+        computed = parts.step_s - parts.exchange_s
+        found = [
+            Uncertainty(max(COMPUTE_ERROR, self.correction.compute_spread) * computed),
+            Uncertainty(max(EXCHANGE_ERROR, self.correction.exchange_spread) * parts.exchange_s),
+        ]
+        profiled = [self._compute(host) for host in {*self.layout.trainers}]
+        least = max(profiled, key=lambda each: each.spread_s / sqrt(each.measured_steps) / max(each.gradient_s, 1e-12))
+        freedom = max(1, least.measured_steps - 1)
+        share = least.spread_s / sqrt(least.measured_steps) / least.gradient_s if least.gradient_s > 0 else 0.0
+        # A correction by past runs includes the error of the profile.
+        profile = share * max(0.0, computed - parts.wait_s) if not self.correction.runs else 0.0
+        run = self.correction.compute * parts.noise_s / sqrt(self.steps) if self.steps is not None else 0.0
+        # Both are multiples of the profile's standard deviation, so together they have its degrees of freedom.
+        found.append(Uncertainty(sqrt(profile**2 + run**2), freedom))
+        found.append(Uncertainty(parts.wait_s / sqrt(2 * freedom), freedom))
+        return found
 
     def _crowded(self) -> list[str]:
         """Returns a sentence for each host without GPUs that several trainers share."""

@@ -92,7 +92,7 @@ class CaseRunner:
         groups = tuple((number,) for number in workers) if is_asynchronous else (workers,)
         strategy = Strategy(kind=StrategyKind(case.kind), **case.settings)
         servers = tuple(range(case.workers, case.workers + case.servers))
-        return predict(Layout(strategy, groups, servers), hosts)
+        return predict(Layout(strategy, groups, servers), hosts, steps=case.steps)
 
     def _profile(self, case: Case) -> Profile:
         key = (case.megabytes, case.compute_s)
