@@ -20,6 +20,7 @@ from torchyard_core.advisor.corrections import Correction
 from torchyard_core.advisor.exchange_load import (
     HostLoad,
     mixed_shares,
+    push_connections,
     push_loads,
     ring_loads,
     shares_of,
@@ -57,10 +58,23 @@ COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
 
 If past runs of the prediction's scope differ by more from each other, their differences are used instead.
 """
+SEGMENT_CPU_S = 30e-6
+"""CPU time for sending or receiving one TCP segment, in seconds, with the share of a replica that waits for it.
+
+Derived from the CPU time of trainers and servers in exchanges of six kinds at 200 and 400 Mbit/s (13 to 49 µs), none of
+them a case of the proof. CPU time is nearly independent of other processes on the computer.
+"""
+LEAST_SEGMENT, LARGEST_SEGMENT = 2 * 1448, 64 * 1024
+SEGMENTS_PER_S = 1024
+"""Linux sends as many bytes of a connection at once as its rate allows in 1/1024 s (tcp_tso_autosize), within these
+bounds. Slow connections thus need more CPU time per byte.
+"""
 ASYNCHRONOUS_PIECES = 8
 MESSAGES = "small messages between replicas"
 """Resource name for the time that latencies and coordination take."""
-EXCHANGE_RESOURCES = ("link of ", "CPU of ", MESSAGES)
+CORES = "CPU cores of "
+"""Prefix of the names of all cores of a computer, which exchanges use for sending and receiving."""
+EXCHANGE_RESOURCES = ("link of ", "CPU of ", CORES, MESSAGES)
 """Prefixes of the names of resources that an exchange uses."""
 WAITING = "waiting for "
 """Prefix of the resource names for the time of waiting for other trainers."""
@@ -77,6 +91,10 @@ class AdvisedHost:
     memory_bytes: float | None = None
     gpu_bytes: float | None = None
     """Memory of one GPU, in bytes."""
+    cores: float | None = None
+    """Number of CPU cores; None if unknown, so that exchanges are not limited by them."""
+    computer: str = ""
+    """A name that is equal for hosts, such as containers, that share the cores of one computer; empty for others."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +190,9 @@ class _Predictor:
         self.rates = {host: hosts[host].link_bytes_s for host in {*layout.trainers, *layout.servers}}
         self.first = self._compute(layout.trainers[0])
         self.size = float(self.first.model_bytes)
+        self.computers = {host: hosts[host].computer or hosts[host].name for host in self.rates}
+        self.cores = {name: -1 - number for number, name in enumerate(dict.fromkeys(self.computers.values()))}
+        """The numbers of the computers' cores as resources. They are negative."""
 
     def _compute(self, host: int) -> TrainerCompute:
         found = self.hosts[host].compute
@@ -223,7 +244,7 @@ class _Predictor:
             },
             2 * (count - 1) * HOP_S,
         )
-        return self._exchanged(trainers, [stage] if loads else [], loads, RING_BUCKET_BYTES)
+        return self._exchanged(trainers, [stage] if loads else [], loads, dict.fromkeys(loads, 1), RING_BUCKET_BYTES)
 
     def _reduction(self) -> _Parts:
         trainers, reducers = self.layout.trainers, self.layout.servers
@@ -242,13 +263,17 @@ class _Predictor:
 
     def _synchronous(self, stages: list[Stage], *, overlaps: bool, shares: Mapping[int, float] | None = None) -> _Parts:
         trainers = self._senders()
-        pushes = push_loads(trainers, shares if shares is not None else shares_of(self.layout.servers))
+        shares = shares if shares is not None else shares_of(self.layout.servers)
+        pushes = push_loads(trainers, shares)
         both = {
             host: HostLoad(load.sent + load.received, load.sent + load.received, 2 * load.local)
             for host, load in pushes.items()
         }
         bucket = self.layout.strategy.bucket_mb * MIB
-        return self._exchanged(self.layout.trainers, stages, both, bucket if overlaps else 0, steps=overlaps)
+        connections = push_connections(trainers, shares)
+        return self._exchanged(
+            self.layout.trainers, stages, both, connections, bucket if overlaps else 0, steps=overlaps
+        )
 
     def _senders(self) -> list[int]:
         """Returns the hosts of the processes that exchange with servers.
@@ -317,6 +342,7 @@ class _Predictor:
         trainers: Sequence[int],
         stages: list[Stage],
         loads: Mapping[int, HostLoad],
+        connections: Mapping[int, int],
         bucket_bytes: int,
         *,
         steps: bool = True,
@@ -325,6 +351,7 @@ class _Predictor:
 
         Args:
             loads: The loads of the whole exchange.
+            connections: The number of connections that share each host's link.
             bucket_bytes: The size of the buckets that are sent during the backward pass; 0 to send all after it.
             steps: Whether the trainers step the optimizer.
         """
@@ -340,7 +367,11 @@ class _Predictor:
             buckets = [(delay + at, size) for at, size in compute.buckets(bucket_bytes)]
         else:
             buckets = [(ready, int(self.size))]
-        simulated = simulate(pieces_of(buckets), _without_copies(stages))
+        cpus = self._cpu_s_per_byte(loads, connections)
+        # Every piece uses the cores of all computers in its first stage, so only the busiest ones matter.
+        busiest = sorted(cpus, key=cpus.__getitem__)[-1:]
+        stages = self._with_cores(_without_copies(stages), {name: cpus[name] for name in busiest})
+        simulated = simulate(pieces_of(buckets), stages)
         copying = self._passes(TRAINER_PASSES / 2) * self.size if stages else 0.0
         overhead = STEP_S if len(ranks) > 1 or self.layout.servers else 0.0
         step = max(ready, simulated.end_s) + copying + optimizer + overhead
@@ -363,12 +394,48 @@ class _Predictor:
             noise, busy, bool(stages) and not bucket_bytes, dict(loads),
         )  # fmt: skip
 
-    def _busy(self, busy_s: Mapping[int, float]) -> dict[str, float]:
+    def _cpu_s_per_byte(self, loads: Mapping[int, HostLoad], connections: Mapping[int, int]) -> dict[str, float]:
+        """Returns the time for which an exchange occupies all cores of each computer, in seconds per byte of the model.
+
+        Args:
+            loads: The loads of the whole exchange, by host.
+            connections: The number of connections that share each host's link in the exchange.
+        """
         found: dict[str, float] = {}
+        for host, load in loads.items():
+            cores = self.hosts[host].cores
+            if cores:
+                rate = self.rates[host] / max(1, connections.get(host, 1))
+                segment = min(LARGEST_SEGMENT, max(LEAST_SEGMENT, rate / SEGMENTS_PER_S))
+                work = (load.sent + load.received) * SEGMENT_CPU_S / segment
+                found[self.computers[host]] = found.get(self.computers[host], 0.0) + work / cores
+        return found
+
+    def _cores_busy(self, loads: Mapping[int, HostLoad], connections: Mapping[int, int]) -> dict[str, float]:
+        """Returns how long the cores of each computer are busy in a step, by name. `loads` are those of a step."""
+        found = self._cpu_s_per_byte(loads, connections)
+        return {f"{CORES}{computer}": value * self.size for computer, value in found.items()}
+
+    def _with_cores(self, stages: Sequence[Stage], cpu_s_per_byte: Mapping[str, float]) -> list[Stage]:
+        """Returns the stages with the cores of the computers as resources.
+
+        The first stage has the work of all stages. If later stages used the same resource, their pieces would queue
+        behind all pieces of the first stage, since these arrive earlier.
+        """
+        uses = tuple((self.cores[computer], value) for computer, value in cpu_s_per_byte.items())
+        return [
+            replace(stage, seconds_per_byte=(*stage.seconds_per_byte, *uses)) if number == 0 else stage
+            for number, stage in enumerate(stages)
+        ]
+
+    def _busy(self, busy_s: Mapping[int, float]) -> dict[str, float]:
+        """Returns how long each resource is busy, by name."""
+        found = {f"{CORES}{name}": busy_s[number] for name, number in self.cores.items() if number in busy_s}
         for resource, time in busy_s.items():
-            host, direction = divmod(resource, 3)
-            name = f"{'link' if direction < 2 else 'CPU'} of {self.hosts[host].name}"
-            found[name] = max(found.get(name, 0.0), time)
+            if resource >= 0:
+                host, direction = divmod(resource, 3)
+                name = f"{'link' if direction < 2 else 'CPU'} of {self.hosts[host].name}"
+                found[name] = max(found.get(name, 0.0), time)
         return found
 
     # Asynchronous strategies
@@ -379,10 +446,12 @@ class _Predictor:
         push_every, pull_every = strategy.push_every, strategy.pull_every
         optimizer = self._server_step()
         computing = [expected_maximum([self._gradient_s(host) for host in self._ranks(group)])[0] for group in groups]
+        # The groups share the servers' links, so the rate of a connection depends on all of them.
+        connections = push_connections(self.layout.trainers, shares)
         stages = []
         for group in groups:
             ranks = self._ranks(group)
-            push, sums, pull = self._async_stages(ranks, shares, optimizer)
+            push, sums, pull = self._async_stages(ranks, shares, connections, optimizer)
             stages.append([_scaled(push, 1 / push_every), _scaled(sums, 1 / push_every), _scaled(pull, 1 / pull_every)])
         pieces = ASYNCHRONOUS_PIECES if len(groups) <= 16 else ASYNCHRONOUS_PIECES // 2
         install = (self._passes(TRAINER_PASSES) + self.first.copy_s_per_byte) * self.size / pull_every
@@ -402,13 +471,14 @@ class _Predictor:
         summing = (len(ranks) * self._passes(SUM_PASSES) + len(groups) * optimizer) * self.size / push_every
         for host, share in shares.items():
             parts.busy[f"CPU of {self.hosts[host].name}"] = share * summing
+        parts.busy |= self._cores_busy(loads, connections)
         # Every step of every group exchanges with the servers, so the mean step is no shorter than the busiest link's
         # time.
         parts.bound_s = min(parts.step_s, max(min(computing), alone))
         return parts
 
     def _async_stages(
-        self, ranks: Sequence[int], shares: Mapping[int, float], optimizer: float
+        self, ranks: Sequence[int], shares: Mapping[int, float], connections: Mapping[int, int], optimizer: float
     ) -> tuple[Stage, Stage, Stage]:
         """Returns the stages of one group's exchange. All servers have the same load, so only the slowest matters."""
         counts = Counter(ranks)
@@ -420,14 +490,19 @@ class _Predictor:
             pull[host] = [load.received / rate, load.sent / rate, 0.0]
         by_time = sorted(shares, key=lambda host: shares[host] / self.rates[host], reverse=True)
         kept = {*counts, *by_time[:1]}
+        own = {
+            host: HostLoad(load.sent + load.received, load.sent + load.received)
+            for host, load in push_loads(ranks, shares).items()
+        }
+        cpus = self._cpu_s_per_byte(own, connections)
         sums = {
             host: (0.0, 0.0, shares[host] * (len(ranks) * self._passes(SUM_PASSES) + optimizer)) for host in by_time[:1]
         }
-        return (
-            self._stage({host: (each[0], each[1], 0.0) for host, each in push.items() if host in kept}, HOP_S),
-            self._stage(sums, 0.0),
-            self._stage({host: (each[0], each[1], 0.0) for host, each in pull.items() if host in kept}, HOP_S),
-        )
+        pushed = self._stage({host: (each[0], each[1], 0.0) for host, each in push.items() if host in kept}, HOP_S)
+        pulled = self._stage({host: (each[0], each[1], 0.0) for host, each in pull.items() if host in kept}, HOP_S)
+        computers = {self.computers[host] for host in kept}
+        (pushed,) = self._with_cores([pushed], {name: value for name, value in cpus.items() if name in computers})
+        return pushed, self._stage(sums, 0.0), pulled
 
     def _independent(self, steps: Sequence[float], computing: Sequence[float], loads: Mapping[int, HostLoad]) -> _Parts:
         """Returns the parts of a step of groups that run independently. `step_s` is the mean over the groups' steps."""
@@ -519,6 +594,8 @@ class _Predictor:
         # Servers answer once a round is closed, so pushes and pulls do not overlap.
         exchange = 2 * slowest_s(pushes, self.rates, size) if self.layout.servers else slowest_s(both, self.rates, size)
         exchange /= SERVED_EFFICIENCY
+        cores = self._cpu_s_per_byte(both, push_connections(firsts, shares))
+        exchange = max(exchange, *(size * value for value in cores.values())) if cores else exchange
         codec = (CODEC_S_PER_BYTE[strategy.wire] + self._passes(6)) * self.first.float32_bytes
         codec += 2 * self.first.copy_s_per_byte * self.first.float32_bytes
         round_, round_noise = expected_maximum(
@@ -546,6 +623,7 @@ class _Predictor:
             busy[f"link of {self.hosts[host].name}"] = time
         if len(groups) > 1:
             busy |= {f"CPU of {self.hosts[host].name}": codec / every for host in firsts}
+            busy |= {f"{CORES}{computer}": value * size / every for computer, value in cores.items()}
         bound = max(each.bound_s for each in inner)
         if not overlap and len(groups) > 1:
             bound += slowest_s(both, self.rates, size) / every

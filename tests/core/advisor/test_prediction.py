@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 from random import Random
 from statistics import fmean, pstdev
@@ -10,6 +11,7 @@ import pytest
 
 from tests.core.advisor.samples import MEGABIT, advised, profile
 from torchyard_core.advisor.corrections import Correction, Ratios, Scope, corrections_of
+from torchyard_core.advisor.exchange_load import push_connections
 from torchyard_core.advisor.prediction import AdvisedHost, Layout, Prediction, predict
 from torchyard_core.advisor.trainer_compute import trainer_compute
 from torchyard_core.topology.model import Strategy, StrategyKind
@@ -126,6 +128,34 @@ def test_the_slowest_of_noisy_trainers_extends_synchronous_steps_only() -> None:
     assert noisy.wait_s == pytest.approx(1.4236 * spread, rel=0.001)
     calm, noisy = (predicted(layout("downpour", 8, 8, 8), compute_s=20, spread_s=each) for each in (0.0, 2.0))
     assert noisy.step_s == pytest.approx(calm.step_s)
+
+
+CORES = [
+    layout("reduction_server", 5, 2),
+    layout("sandblaster", 4, 4),
+    layout("all_reduce", 8),
+    layout("downpour", 6, 4, 6),
+    layout("diloco", 7, 0, 7, inner_steps=4),
+]
+
+
+@pytest.mark.parametrize("chosen", CORES, ids=lambda value: value.strategy.kind.value)
+def test_hosts_that_share_the_cores_of_a_computer_exchange_no_faster_than_these(chosen: Layout) -> None:
+    hosts = advised(len(chosen.trainers) + len(chosen.servers), mbit=400.0, of=profile(megabytes=40.0))
+    free = predict(chosen, hosts)
+    own = predict(chosen, [replace(host, cores=16.0) for host in hosts])
+    assert own.step_s == pytest.approx(free.step_s, rel=1e-6)
+    shared = predict(chosen, [replace(host, cores=0.1, computer="lab") for host in hosts])
+    assert shared.step_s > 2 * free.step_s
+    assert shared.bottleneck.startswith("CPU cores of lab, ")
+    fewer = predict(chosen, [replace(host, cores=0.05, computer="lab") for host in hosts])
+    assert fewer.step_s == pytest.approx(2 * shared.step_s, rel=0.35)
+
+
+def test_a_link_is_shared_by_the_connections_to_all_other_hosts_of_an_exchange() -> None:
+    assert push_connections([0, 0, 1], {2: 0.5, 3: 0.5}) == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert push_connections([0, 1, 2], {0: 0.2, 1: 0.2, 2: 0.2, 3: 0.4}) == {0: 3, 1: 3, 2: 3, 3: 3}
+    assert push_connections([0], {0: 1.0}) == {0: 0}
 
 
 def test_diloco_reaches_the_utilisation_of_its_closed_form() -> None:

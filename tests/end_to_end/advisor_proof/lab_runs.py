@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class CaseRunner:
         compute = trainer_compute(profile)
         # A run on a single host measures no bandwidth and needs none.
         hosts = [
-            AdvisedHost(host.name, compute, rates.get(host.name, 1e9))
+            AdvisedHost(host.name, compute, rates.get(host.name, 1e9), cores=os.cpu_count(), computer="the lab")
             for host in self._lab.hosts[: case.workers + case.servers]
         ]
         workers = tuple(range(case.workers))
