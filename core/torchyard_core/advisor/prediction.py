@@ -59,10 +59,10 @@ COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
 If past runs of the prediction's scope differ by more from each other, their differences are used instead.
 """
 SEGMENT_CPU_S = 30e-6
-"""CPU time for sending or receiving one TCP segment, in seconds, with the share of a replica that waits for it.
+"""CPU time for sending or receiving one TCP segment, in seconds, including a replica's own work on it.
 
 Derived from the CPU time of trainers and servers in exchanges of six kinds at 200 and 400 Mbit/s (13 to 49 µs), none of
-them a case of the proof. CPU time is nearly independent of other processes on the computer.
+them a case of the proof. Other processes used the same cores, by which CPU time rises by up to a third.
 """
 LEAST_SEGMENT, LARGEST_SEGMENT = 2 * 1448, 64 * 1024
 SEGMENTS_PER_S = 1024
