@@ -71,6 +71,15 @@ def push_loads(trainers: Sequence[int], shares: Mapping[int, float]) -> dict[int
     return found
 
 
+def push_connections(trainers: Sequence[int], shares: Mapping[int, float]) -> dict[int, int]:
+    """Returns the number of other hosts with which each host exchanges parts, and with which it shares its link."""
+    senders, summing = {*trainers}, {host for host, share in shares.items() if share > 0}
+    return {
+        host: len(((summing if host in senders else set()) | (senders if host in summing else set())) - {host})
+        for host in senders | summing
+    }
+
+
 def slowest_s(loads: Mapping[int, HostLoad], rates: Mapping[int, float], size: float) -> float:
     """Returns the lower bound of an exchange's duration: the time of the busiest direction of a link."""
     return max((size * max(load.sent, load.received) / rates[host] for host, load in loads.items()), default=0.0)

@@ -16,6 +16,8 @@ from torchyard_core.topology.model import StrategyKind
 
 ASSUMED_BYTES_S = 1e9 / 8
 """Bandwidth of a link that was neither measured nor stated."""
+COMPUTER_LABEL = "computer"
+"""The label with the same value on hosts that share the cores of one computer, such as containers."""
 MIB = 2**20
 
 
@@ -81,7 +83,9 @@ def advised_fleet(
             ) from None
         memory = host.memory_gb * 2**30 if host.checked and host.memory_gb is not None else None
         gpu = min((gpu.memory_mb for gpu in host.gpus), default=0) * MIB
-        hosts.append(AdvisedHost(host.name, compute, rate, memory, float(gpu) if gpu else None))
+        cores = float(host.cpus) if host.cpus else None
+        computer = host.labels.get(COMPUTER_LABEL, "")
+        hosts.append(AdvisedHost(host.name, compute, rate, memory, float(gpu) if gpu else None, cores, computer))
     remarks = list(profiles.remarks)
     if assumed and len(facts) > 1:
         which = assumed[0] if len(assumed) == 1 else f"{assumed[0]} and {counted(len(assumed) - 1, 'other host')}"

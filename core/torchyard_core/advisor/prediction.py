@@ -20,6 +20,7 @@ from torchyard_core.advisor.corrections import Correction
 from torchyard_core.advisor.exchange_load import (
     HostLoad,
     mixed_shares,
+    push_connections,
     push_loads,
     ring_loads,
     shares_of,
@@ -28,6 +29,7 @@ from torchyard_core.advisor.exchange_load import (
 from torchyard_core.advisor.order_statistics import expected_maximum
 from torchyard_core.advisor.simulation import Stage, pieces_of, simulate, simulate_groups
 from torchyard_core.advisor.trainer_compute import MIB, RING_BUCKET_BYTES, TrainerCompute
+from torchyard_core.advisor.uncertainty import Uncertainty, half_width
 from torchyard_core.formatting import counted, seconds
 from torchyard_core.topology.model import Strategy, StrategyKind, Wire
 from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction
@@ -52,16 +54,27 @@ CODEC_S_PER_BYTE = {Wire.FLOAT32: 0.0, Wire.BFLOAT16: 0.6e-9, Wire.INT8: 1.5e-9,
 WIRE_SHARE = {Wire.FLOAT32: 1.0, Wire.BFLOAT16: 0.5, Wire.INT8: 0.254, Wire.INT4: 0.129}
 """q: bytes on the wire per byte of float32, by wire format."""
 COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
-"""Standard deviations of the relative prediction errors, from which the 80% interval is computed.
+"""Standard deviations of the relative errors of the model, which are parts of the interval (`uncertainty`).
 
 If past runs of the prediction's scope differ by more from each other, their differences are used instead.
 """
-Z80 = 1.2816
-"""Half-width, in standard deviations, of the interval that contains 80% of a normal distribution."""
+SEGMENT_CPU_S = 30e-6
+"""CPU time for sending or receiving one TCP segment, in seconds, including a replica's own work on it.
+
+Derived from the CPU time of trainers and servers in exchanges of six kinds at 200 and 400 Mbit/s (13 to 49 µs), none of
+them a case of the proof. Other processes used the same cores, by which CPU time rises by up to a third.
+"""
+LEAST_SEGMENT, LARGEST_SEGMENT = 2 * 1448, 64 * 1024
+SEGMENTS_PER_S = 1024
+"""Linux sends as many bytes of a connection at once as its rate allows in 1/1024 s (tcp_tso_autosize), within these
+bounds. Slow connections thus need more CPU time per byte.
+"""
 ASYNCHRONOUS_PIECES = 8
 MESSAGES = "small messages between replicas"
 """Resource name for the time that latencies and coordination take."""
-EXCHANGE_RESOURCES = ("link of ", "CPU of ", MESSAGES)
+CORES = "CPU cores of "
+"""Prefix of the names of all cores of a computer, which exchanges use for sending and receiving."""
+EXCHANGE_RESOURCES = ("link of ", "CPU of ", CORES, MESSAGES)
 """Prefixes of the names of resources that an exchange uses."""
 WAITING = "waiting for "
 """Prefix of the resource names for the time of waiting for other trainers."""
@@ -78,6 +91,10 @@ class AdvisedHost:
     memory_bytes: float | None = None
     gpu_bytes: float | None = None
     """Memory of one GPU, in bytes."""
+    cores: float | None = None
+    """Number of CPU cores; None if unknown, so that exchanges are not limited by them."""
+    computer: str = ""
+    """A name that is equal for hosts, such as containers, that share the cores of one computer; empty for others."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +120,7 @@ class Prediction:
     step_s: float
     samples_s: float
     low: float
-    """Lower end of the interval of samples/s that contains the measured value with a probability of 80%."""
+    """Lower end of the interval of samples/s that contains the measured mean with a probability of 80%."""
     high: float
     bound_s: float
     """The closed-form lower bound of the step time."""
@@ -141,6 +158,8 @@ class _Parts:
     wait_s: float
     bound_s: float
     samples_s: float
+    noise_s: float = 0.0
+    """Standard deviation of a step's time. That of the mean over n steps is smaller by the square root of n."""
     busy: dict[str, float] = field(default_factory=dict)
     is_serial: bool = False
     """Whether the exchange begins after computing, so that the step is the sum of its parts."""
@@ -149,23 +168,31 @@ class _Parts:
     notes: tuple[str, ...] = ()
 
 
-def predict(layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction | None = None) -> Prediction:
+def predict(
+    layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction | None = None, steps: int | None = None
+) -> Prediction:
     """Returns the prediction. Raises ValueError unless every trainer is on a host with a profile.
 
     Args:
         correction: Factors of the parts of a step; by default, all factors are 1.
+        steps: Number of steps over which the speed in the interval is averaged; by default so many that the noise of
+            single steps averages out.
     """
-    return _Predictor(layout, hosts, correction or Correction()).prediction()
+    return _Predictor(layout, hosts, correction or Correction(), steps).prediction()
 
 
 class _Predictor:
-    def __init__(self, layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction):
+    def __init__(self, layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction, steps: int | None):
         self.layout = layout
+        self.steps = steps
         self.hosts = hosts
         self.correction = correction
         self.rates = {host: hosts[host].link_bytes_s for host in {*layout.trainers, *layout.servers}}
         self.first = self._compute(layout.trainers[0])
         self.size = float(self.first.model_bytes)
+        self.computers = {host: hosts[host].computer or hosts[host].name for host in self.rates}
+        self.cores = {name: -1 - number for number, name in enumerate(dict.fromkeys(self.computers.values()))}
+        """The numbers of the computers' cores as resources. They are negative."""
 
     def _compute(self, host: int) -> TrainerCompute:
         found = self.hosts[host].compute
@@ -217,7 +244,7 @@ class _Predictor:
             },
             2 * (count - 1) * HOP_S,
         )
-        return self._exchanged(trainers, [stage] if loads else [], loads, RING_BUCKET_BYTES)
+        return self._exchanged(trainers, [stage] if loads else [], loads, dict.fromkeys(loads, 1), RING_BUCKET_BYTES)
 
     def _reduction(self) -> _Parts:
         trainers, reducers = self.layout.trainers, self.layout.servers
@@ -236,13 +263,17 @@ class _Predictor:
 
     def _synchronous(self, stages: list[Stage], *, overlaps: bool, shares: Mapping[int, float] | None = None) -> _Parts:
         trainers = self._senders()
-        pushes = push_loads(trainers, shares if shares is not None else shares_of(self.layout.servers))
+        shares = shares if shares is not None else shares_of(self.layout.servers)
+        pushes = push_loads(trainers, shares)
         both = {
             host: HostLoad(load.sent + load.received, load.sent + load.received, 2 * load.local)
             for host, load in pushes.items()
         }
         bucket = self.layout.strategy.bucket_mb * MIB
-        return self._exchanged(self.layout.trainers, stages, both, bucket if overlaps else 0, steps=overlaps)
+        connections = push_connections(trainers, shares)
+        return self._exchanged(
+            self.layout.trainers, stages, both, connections, bucket if overlaps else 0, steps=overlaps
+        )
 
     def _senders(self) -> list[int]:
         """Returns the hosts of the processes that exchange with servers.
@@ -311,6 +342,7 @@ class _Predictor:
         trainers: Sequence[int],
         stages: list[Stage],
         loads: Mapping[int, HostLoad],
+        connections: Mapping[int, int],
         bucket_bytes: int,
         *,
         steps: bool = True,
@@ -319,6 +351,7 @@ class _Predictor:
 
         Args:
             loads: The loads of the whole exchange.
+            connections: The number of connections that share each host's link.
             bucket_bytes: The size of the buckets that are sent during the backward pass; 0 to send all after it.
             steps: Whether the trainers step the optimizer.
         """
@@ -326,7 +359,7 @@ class _Predictor:
         times = [self._gradient_s(host) for host in ranks]
         slowest_host = max(trainers, key=lambda host: self._gradient_s(host)[0])
         slowest = self._gradient_s(slowest_host)[0]
-        ready, _ = expected_maximum(times)
+        ready, noise = expected_maximum(times)
         optimizer = max(self._compute(host).optimizer_s for host in trainers) if steps else 0.0
         compute = self._compute(slowest_host)
         if bucket_bytes:
@@ -334,7 +367,11 @@ class _Predictor:
             buckets = [(delay + at, size) for at, size in compute.buckets(bucket_bytes)]
         else:
             buckets = [(ready, int(self.size))]
-        simulated = simulate(pieces_of(buckets), _without_copies(stages))
+        cpus = self._cpu_s_per_byte(loads, connections)
+        # Every piece uses the cores of all computers in its first stage, so only the busiest ones matter.
+        busiest = sorted(cpus, key=cpus.__getitem__)[-1:]
+        stages = self._with_cores(_without_copies(stages), {name: cpus[name] for name in busiest})
+        simulated = simulate(pieces_of(buckets), stages)
         copying = self._passes(TRAINER_PASSES / 2) * self.size if stages else 0.0
         overhead = STEP_S if len(ranks) > 1 or self.layout.servers else 0.0
         step = max(ready, simulated.end_s) + copying + optimizer + overhead
@@ -354,15 +391,51 @@ class _Predictor:
         samples = sum(self._compute(host).samples for host in ranks)
         return _Parts(
             step, mean + optimizer, max(0.0, step - ready - optimizer), wait, min(bound, step), samples / step,
-            busy, bool(stages) and not bucket_bytes, dict(loads),
+            noise, busy, bool(stages) and not bucket_bytes, dict(loads),
         )  # fmt: skip
 
-    def _busy(self, busy_s: Mapping[int, float]) -> dict[str, float]:
+    def _cpu_s_per_byte(self, loads: Mapping[int, HostLoad], connections: Mapping[int, int]) -> dict[str, float]:
+        """Returns the time for which an exchange occupies all cores of each computer, in seconds per byte of the model.
+
+        Args:
+            loads: The loads of the whole exchange, by host.
+            connections: The number of connections that share each host's link in the exchange.
+        """
         found: dict[str, float] = {}
+        for host, load in loads.items():
+            cores = self.hosts[host].cores
+            if cores:
+                rate = self.rates[host] / max(1, connections.get(host, 1))
+                segment = min(LARGEST_SEGMENT, max(LEAST_SEGMENT, rate / SEGMENTS_PER_S))
+                work = (load.sent + load.received) * SEGMENT_CPU_S / segment
+                found[self.computers[host]] = found.get(self.computers[host], 0.0) + work / cores
+        return found
+
+    def _cores_busy(self, loads: Mapping[int, HostLoad], connections: Mapping[int, int]) -> dict[str, float]:
+        """Returns how long the cores of each computer are busy in a step, by name. `loads` are those of a step."""
+        found = self._cpu_s_per_byte(loads, connections)
+        return {f"{CORES}{computer}": value * self.size for computer, value in found.items()}
+
+    def _with_cores(self, stages: Sequence[Stage], cpu_s_per_byte: Mapping[str, float]) -> list[Stage]:
+        """Returns the stages with the cores of the computers as resources.
+
+        The first stage has the work of all stages. If later stages used the same resource, their pieces would queue
+        behind all pieces of the first stage, since these arrive earlier.
+        """
+        uses = tuple((self.cores[computer], value) for computer, value in cpu_s_per_byte.items())
+        return [
+            replace(stage, seconds_per_byte=(*stage.seconds_per_byte, *uses)) if number == 0 else stage
+            for number, stage in enumerate(stages)
+        ]
+
+    def _busy(self, busy_s: Mapping[int, float]) -> dict[str, float]:
+        """Returns how long each resource is busy, by name."""
+        found = {f"{CORES}{name}": busy_s[number] for name, number in self.cores.items() if number in busy_s}
         for resource, time in busy_s.items():
-            host, direction = divmod(resource, 3)
-            name = f"{'link' if direction < 2 else 'CPU'} of {self.hosts[host].name}"
-            found[name] = max(found.get(name, 0.0), time)
+            if resource >= 0:
+                host, direction = divmod(resource, 3)
+                name = f"{'link' if direction < 2 else 'CPU'} of {self.hosts[host].name}"
+                found[name] = max(found.get(name, 0.0), time)
         return found
 
     # Asynchronous strategies
@@ -373,10 +446,12 @@ class _Predictor:
         push_every, pull_every = strategy.push_every, strategy.pull_every
         optimizer = self._server_step()
         computing = [expected_maximum([self._gradient_s(host) for host in self._ranks(group)])[0] for group in groups]
+        # The groups share the servers' links, so the rate of a connection depends on all of them.
+        connections = push_connections(self.layout.trainers, shares)
         stages = []
         for group in groups:
             ranks = self._ranks(group)
-            push, sums, pull = self._async_stages(ranks, shares, optimizer)
+            push, sums, pull = self._async_stages(ranks, shares, connections, optimizer)
             stages.append([_scaled(push, 1 / push_every), _scaled(sums, 1 / push_every), _scaled(pull, 1 / pull_every)])
         pieces = ASYNCHRONOUS_PIECES if len(groups) <= 16 else ASYNCHRONOUS_PIECES // 2
         install = (self._passes(TRAINER_PASSES) + self.first.copy_s_per_byte) * self.size / pull_every
@@ -390,17 +465,20 @@ class _Predictor:
         }
         alone = slowest_s(loads, self.rates, self.size)
         parts = self._independent(steps, computing, loads)
+        # Where links limit the speed, trainers wait for exchanges, which hides the noise of their computing.
+        parts.noise_s = max(0.0, parts.noise_s - parts.exchange_s / sqrt(len(groups)))
         ranks = self._ranks(self.layout.trainers)
         summing = (len(ranks) * self._passes(SUM_PASSES) + len(groups) * optimizer) * self.size / push_every
         for host, share in shares.items():
             parts.busy[f"CPU of {self.hosts[host].name}"] = share * summing
+        parts.busy |= self._cores_busy(loads, connections)
         # Every step of every group exchanges with the servers, so the mean step is no shorter than the busiest link's
         # time.
         parts.bound_s = min(parts.step_s, max(min(computing), alone))
         return parts
 
     def _async_stages(
-        self, ranks: Sequence[int], shares: Mapping[int, float], optimizer: float
+        self, ranks: Sequence[int], shares: Mapping[int, float], connections: Mapping[int, int], optimizer: float
     ) -> tuple[Stage, Stage, Stage]:
         """Returns the stages of one group's exchange. All servers have the same load, so only the slowest matters."""
         counts = Counter(ranks)
@@ -412,14 +490,19 @@ class _Predictor:
             pull[host] = [load.received / rate, load.sent / rate, 0.0]
         by_time = sorted(shares, key=lambda host: shares[host] / self.rates[host], reverse=True)
         kept = {*counts, *by_time[:1]}
+        own = {
+            host: HostLoad(load.sent + load.received, load.sent + load.received)
+            for host, load in push_loads(ranks, shares).items()
+        }
+        cpus = self._cpu_s_per_byte(own, connections)
         sums = {
             host: (0.0, 0.0, shares[host] * (len(ranks) * self._passes(SUM_PASSES) + optimizer)) for host in by_time[:1]
         }
-        return (
-            self._stage({host: (each[0], each[1], 0.0) for host, each in push.items() if host in kept}, HOP_S),
-            self._stage(sums, 0.0),
-            self._stage({host: (each[0], each[1], 0.0) for host, each in pull.items() if host in kept}, HOP_S),
-        )
+        pushed = self._stage({host: (each[0], each[1], 0.0) for host, each in push.items() if host in kept}, HOP_S)
+        pulled = self._stage({host: (each[0], each[1], 0.0) for host, each in pull.items() if host in kept}, HOP_S)
+        computers = {self.computers[host] for host in kept}
+        (pushed,) = self._with_cores([pushed], {name: value for name, value in cpus.items() if name in computers})
+        return pushed, self._stage(sums, 0.0), pulled
 
     def _independent(self, steps: Sequence[float], computing: Sequence[float], loads: Mapping[int, HostLoad]) -> _Parts:
         """Returns the parts of a step of groups that run independently. `step_s` is the mean over the groups' steps."""
@@ -435,7 +518,8 @@ class _Predictor:
             name = f"link of {self.hosts[host].name}"
             rate = self.rates[host] * SERVED_EFFICIENCY
             busy[name] = self.size * max(load.sent, load.received) / rate
-        return _Parts(step, compute, max(0.0, step - compute), 0.0, step, samples, busy, loads=dict(loads))
+        spread = sqrt(fmean(self._gradient_s(host)[1] ** 2 for host in self._ranks(self.layout.trainers)) / len(steps))
+        return _Parts(step, compute, max(0.0, step - compute), 0.0, step, samples, spread, busy, loads=dict(loads))
 
     @cached_property
     def _inner_steps(self) -> list[_Parts]:
@@ -510,9 +594,11 @@ class _Predictor:
         # Servers answer once a round is closed, so pushes and pulls do not overlap.
         exchange = 2 * slowest_s(pushes, self.rates, size) if self.layout.servers else slowest_s(both, self.rates, size)
         exchange /= SERVED_EFFICIENCY
+        cores = self._cpu_s_per_byte(both, push_connections(firsts, shares))
+        exchange = max(exchange, *(size * value for value in cores.values())) if cores else exchange
         codec = (CODEC_S_PER_BYTE[strategy.wire] + self._passes(6)) * self.first.float32_bytes
         codec += 2 * self.first.copy_s_per_byte * self.first.float32_bytes
-        round_, _ = expected_maximum(
+        round_, round_noise = expected_maximum(
             [
                 (every * each.step_s, sqrt(every) * self._gradient_s(group[0])[1])
                 for each, group in zip(inner, groups, strict=True)
@@ -537,13 +623,15 @@ class _Predictor:
             busy[f"link of {self.hosts[host].name}"] = time
         if len(groups) > 1:
             busy |= {f"CPU of {self.hosts[host].name}": codec / every for host in firsts}
+            busy |= {f"{CORES}{computer}": value * size / every for computer, value in cores.items()}
         bound = max(each.bound_s for each in inner)
         if not overlap and len(groups) > 1:
             bound += slowest_s(both, self.rates, size) / every
         share = size / self.size / every if self.size else 0.0
         loads = {host: HostLoad(load.sent * share, load.received * share) for host, load in both.items()}
         exchange_s = max(0.0, step - compute - wait)
-        return _Parts(step, compute, exchange_s, wait, min(bound, step), samples / step, busy), loads
+        noise = round_noise / sqrt(every)
+        return _Parts(step, compute, exchange_s, wait, min(bound, step), samples / step, noise, busy), loads
 
     def _utilisation(self) -> dict[str, dict[int, float]]:
         """Returns the share of a DiLoCo step that is spent computing, by wire format and number of inner steps."""
@@ -578,18 +666,15 @@ class _Predictor:
         )
 
     def _finished(self, parts: _Parts) -> Prediction:
-        exposed, rest = parts.exchange_s, parts.step_s - parts.exchange_s
-        compute = max(COMPUTE_ERROR, self.correction.compute_spread)
-        exchange = max(EXCHANGE_ERROR, self.correction.exchange_spread)
-        error = sqrt((compute * rest) ** 2 + (exchange * exposed) ** 2) / parts.step_s
+        half = half_width(self._uncertainties(parts)) / parts.step_s
         name, time = _bottleneck(parts)
         trainer, server, shortage = self._memory()
         is_diloco = self.layout.strategy.kind is StrategyKind.DILOCO and len(self.layout.groups) > 1
         return Prediction(
             step_s=parts.step_s,
             samples_s=parts.samples_s,
-            low=parts.samples_s / (1 + Z80 * error),
-            high=parts.samples_s / max(0.05, 1 - Z80 * error),
+            low=parts.samples_s / (1 + half),
+            high=parts.samples_s / max(0.05, 1 - half),
             bound_s=parts.bound_s,
             compute_s=parts.compute_s,
             exchange_s=parts.exchange_s,
@@ -606,6 +691,25 @@ class _Predictor:
             shortage=shortage,
             utilisation=self._utilisation() if is_diloco else {},
         )
+
+    def _uncertainties(self, parts: _Parts) -> list[Uncertainty]:
+        """Returns the uncertainties of a step's time: of the model, of the profile, and of the steps to be averaged."""
+        computed = parts.step_s - parts.exchange_s
+        found = [
+            Uncertainty(max(COMPUTE_ERROR, self.correction.compute_spread) * computed),
+            Uncertainty(max(EXCHANGE_ERROR, self.correction.exchange_spread) * parts.exchange_s),
+        ]
+        profiled = [self._compute(host) for host in {*self.layout.trainers}]
+        least = max(profiled, key=lambda each: each.spread_s / sqrt(each.measured_steps) / max(each.gradient_s, 1e-12))
+        freedom = max(1, least.measured_steps - 1)
+        share = least.spread_s / sqrt(least.measured_steps) / least.gradient_s if least.gradient_s > 0 else 0.0
+        # A correction by past runs includes the error of the profile.
+        profile = share * max(0.0, computed - parts.wait_s) if not self.correction.runs else 0.0
+        run = self.correction.compute * parts.noise_s / sqrt(self.steps) if self.steps is not None else 0.0
+        # Both are multiples of the profile's standard deviation, so together they have its degrees of freedom.
+        found.append(Uncertainty(sqrt(profile**2 + run**2), freedom))
+        found.append(Uncertainty(parts.wait_s / sqrt(2 * freedom), freedom))
+        return found
 
     def _crowded(self) -> list[str]:
         """Returns a sentence for each host without GPUs that several trainers share."""

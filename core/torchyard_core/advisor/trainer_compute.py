@@ -28,6 +28,8 @@ class TrainerCompute:
     optimizer_s: float
     spread_s: float
     """Standard deviation of the time up to the end of the backward pass."""
+    measured_steps: int
+    """Number of steps from which the times and their standard deviation were estimated."""
     gradients: tuple[tuple[int, float], ...]
     """(bytes, seconds from the beginning of the backward pass) in the order in which gradients are ready."""
     samples: float
@@ -74,7 +76,9 @@ def trainer_compute(profile: Profile, batch: int | None = None) -> TrainerComput
     own = profile.sizes[0]
     backward, optimizer = own.backward.mean, own.optimizer.mean
     before = own.other.mean + own.forward.mean
-    spread = sqrt(max(0.0, own.step.spread**2 - own.optimizer.spread**2))
+    # Profiles contain deviations from the mean of the measured steps, which underestimate those from the true mean.
+    unbiased = own.steps / (own.steps - 1) if own.steps > 1 else 1.0
+    spread = sqrt(max(0.0, own.step.spread**2 - own.optimizer.spread**2) * unbiased)
     if profile.black_box:
         backward = BACKWARD_SHARE * own.other.mean
         before = own.other.mean - backward
@@ -94,6 +98,7 @@ def trainer_compute(profile: Profile, batch: int | None = None) -> TrainerComput
         backward_s=backward,
         optimizer_s=optimizer,
         spread_s=spread,
+        measured_steps=min(size.steps for size in profile.sizes) if batch not in (None, own.batch) else own.steps,
         gradients=gradients,
         samples=float(batch or own.batch or 1),
         model_bytes=profile.model_bytes,

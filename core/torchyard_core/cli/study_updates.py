@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from torchyard_core.app.team_studies import TeamStudies
@@ -32,50 +33,63 @@ def share_study(studies: TeamStudies, table: SweepTable, *, at_once: bool = Fals
 
 
 class StudyUpdates:
-    """Copies the study of a sweep to the team's database at intervals while the sweep is followed, and at the end.
+    """Copies the study of a followed sweep to the team's database, at intervals and when the sweep has ended.
 
-    Used as a context manager. Does nothing without a team's database.
+    Whatever reads the table at the end of the sweep calls `read_last`, so that it is fetched once.
     """
 
-    def __init__(self, chosen: CommandContext, fleet: Fleet, started: StartedRun):
+    def __init__(self, chosen: CommandContext, fleet: Fleet):
         self._studies = TeamStudies(chosen.home)
         self._copies = SweepCopies(chosen.home.sweeps)
         self._fleet = fleet
-        self._started = started
+        self._fetching = threading.Lock()
         self._ended = threading.Event()
         self._told: set[str] = set()
-        self._thread: threading.Thread | None = None
+        self._has_last = False
+        self._last: SweepTable | None = None
 
-    def __enter__(self) -> StudyUpdates:
-        if self._studies.url:
-            self._thread = threading.Thread(target=self._run, name="study-updates", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join(LEAVE_S)
-
-    def _run(self) -> None:
-        while not self._ended.wait(EVERY_S):
-            self._update()
-        self._update(at_once=True)
-
-    def _update(self, *, at_once: bool = False) -> None:
+    @contextmanager
+    def following(self, started: StartedRun) -> Iterator[None]:
+        """Copies the study to the team's database during and after the block. Does nothing without such a database."""
+        if not self._studies.url:
+            yield
+            return
+        thread = threading.Thread(target=self._run, args=(started,), name="study-updates", daemon=True)
+        thread.start()
         try:
-            link = self._fleet.link(self._started.primary.host)
-            table = self._copies.update(self._started.run_id, link)
+            yield
+        finally:
+            self._ended.set()
+            thread.join(LEAVE_S)
+
+    def read_last(self, started: StartedRun) -> SweepTable | None:
+        """Copies table and study of a sweep that has ended to this computer. Raises TorchyardError or OSError.
+
+        Returns None if the sweep ended before its coordinator wrote a table.
+        """
+        with self._fetching:
+            self._last = self._copies.update(started.run_id, started.primary)
+            self._has_last = True
+            return self._last
+
+    def _run(self, started: StartedRun) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._update(started)
+        self._update(started, at_once=True)
+
+    def _update(self, started: StartedRun, *, at_once: bool = False) -> None:
+        try:
+            with self._fetching:
+                if self._has_last:
+                    table = self._last
+                else:
+                    table = self._copies.update(started.run_id, self._fleet.link(started.primary.host))
         except TorchyardError:
             return  # The command itself reports a host that does not answer.
         except Exception as error:  # A full disk, for example, must not end the thread with a traceback.
             if str(error) not in self._told:
                 self._told.add(str(error))
-                remark(
-                    f"torchyard: the study of sweep {self._started.run_id} was not copied to this computer: {error}."
-                )
+                remark(f"torchyard: the study of sweep {started.run_id} was not copied to this computer: {error}.")
             return
         if table is not None:
             share_study(self._studies, table, at_once=at_once)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import sqrt
+from random import Random
+from statistics import fmean, pstdev
+
 import pytest
 
 from tests.core.advisor.samples import MEGABIT, advised, profile
 from torchyard_core.advisor.corrections import Correction, Ratios, Scope, corrections_of
+from torchyard_core.advisor.exchange_load import push_connections
 from torchyard_core.advisor.prediction import AdvisedHost, Layout, Prediction, predict
 from torchyard_core.advisor.trainer_compute import trainer_compute
 from torchyard_core.topology.model import Strategy, StrategyKind
 
 M = 60e6
 B = 200 * MEGABIT
+DRAWN = 300
 
 
 def layout(kind: str, trainers: int, servers: int = 0, groups: int = 1, **settings: object) -> Layout:
@@ -116,10 +123,39 @@ def test_hogwild_never_waits_for_an_exchange(every: int, note: tuple[str, ...]) 
 
 def test_the_slowest_of_noisy_trainers_extends_synchronous_steps_only() -> None:
     calm, noisy = (predicted(layout("all_reduce", 8), compute_s=20, spread_s=each) for each in (0.0, 2.0))
-    assert noisy.step_s - calm.step_s == pytest.approx(1.4236 * 2.0, rel=0.02)
-    assert noisy.wait_s == pytest.approx(1.4236 * 2.0, rel=0.02)
+    spread = 2.0 * sqrt(20 / 19)  # The profile has the standard deviation of its 20 steps from their own mean.
+    assert noisy.step_s - calm.step_s == pytest.approx(1.4236 * spread, rel=0.001)
+    assert noisy.wait_s == pytest.approx(1.4236 * spread, rel=0.001)
     calm, noisy = (predicted(layout("downpour", 8, 8, 8), compute_s=20, spread_s=each) for each in (0.0, 2.0))
     assert noisy.step_s == pytest.approx(calm.step_s)
+
+
+CORES = [
+    layout("reduction_server", 5, 2),
+    layout("sandblaster", 4, 4),
+    layout("all_reduce", 8),
+    layout("downpour", 6, 4, 6),
+    layout("diloco", 7, 0, 7, inner_steps=4),
+]
+
+
+@pytest.mark.parametrize("chosen", CORES, ids=lambda value: value.strategy.kind.value)
+def test_hosts_that_share_the_cores_of_a_computer_exchange_no_faster_than_these(chosen: Layout) -> None:
+    hosts = advised(len(chosen.trainers) + len(chosen.servers), mbit=400.0, of=profile(megabytes=40.0))
+    free = predict(chosen, hosts)
+    own = predict(chosen, [replace(host, cores=16.0) for host in hosts])
+    assert own.step_s == pytest.approx(free.step_s, rel=1e-6)
+    shared = predict(chosen, [replace(host, cores=0.1, computer="lab") for host in hosts])
+    assert shared.step_s > 2 * free.step_s
+    assert shared.bottleneck.startswith("CPU cores of lab, ")
+    fewer = predict(chosen, [replace(host, cores=0.05, computer="lab") for host in hosts])
+    assert fewer.step_s == pytest.approx(2 * shared.step_s, rel=0.35)
+
+
+def test_a_link_is_shared_by_the_connections_to_all_other_hosts_of_an_exchange() -> None:
+    assert push_connections([0, 0, 1], {2: 0.5, 3: 0.5}) == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert push_connections([0, 1, 2], {0: 0.2, 1: 0.2, 2: 0.2, 3: 0.4}) == {0: 3, 1: 3, 2: 3, 3: 3}
+    assert push_connections([0], {0: 1.0}) == {0: 0}
 
 
 def test_diloco_reaches_the_utilisation_of_its_closed_form() -> None:
@@ -185,6 +221,35 @@ def test_a_correction_scales_the_parts_of_a_step_and_what_follows_from_them() ->
     assert plain.bottleneck.startswith("link of")
     much = predict(ring, hosts, Correction(compute=2.0, exchange=0.5, runs=1))
     assert much.bottleneck.startswith("computing on")
+
+
+def test_the_interval_covers_the_errors_of_a_short_profile_and_of_a_short_run() -> None:
+    """Draws profiles and runs of noisy trainers whose speed is known, without any exchange."""
+    random = Random(7)
+    inside = 0
+    for _ in range(DRAWN):
+        measured = [random.gauss(1.0, 0.1) for _ in range(6)]
+        short = profile(compute_s=fmean(measured), spread_s=pstdev(measured), optimizer_s=0.0)
+        step = short.sizes[0].model_copy(update={"steps": len(measured)})
+        hosts = advised(1, of=short.model_copy(update={"sizes": (step,)}))
+        found = predict(layout("all_reduce", 1), hosts, steps=10)
+        inside += found.low <= 32 / fmean(random.gauss(1.0, 0.1) for _ in range(10)) <= found.high
+    assert 0.75 <= inside / DRAWN <= 0.88
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "downpour", "hogwild", "diloco"])
+def test_longer_profiles_and_runs_have_narrower_intervals(kind: str) -> None:
+    servers, groups = (2, 4) if kind == "downpour" else (0, 1 if kind == "all_reduce" else 4)
+    chosen = layout(kind, 4, servers, groups)
+
+    def width(measured: int, steps: int | None) -> float:
+        of = profile(compute_s=10.0, spread_s=1.0)
+        size = of.sizes[0].model_copy(update={"steps": measured})
+        found = predict(chosen, advised(6, of=of.model_copy(update={"sizes": (size,)})), steps=steps)
+        return (found.high - found.low) / found.samples_s
+
+    assert width(5, 10) > width(20, 10) > width(20, 1000) > width(20, None)
+    assert width(20, 1_000_000) == pytest.approx(width(20, None), rel=1e-3)
 
 
 def test_the_interval_covers_the_differences_between_past_runs() -> None:

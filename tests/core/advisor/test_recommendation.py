@@ -162,3 +162,9 @@ def test_corrections_change_the_selection_of_candidates_and_the_recommendation()
     assert advise(script, corrected).fastest.counts.kind is StrategyKind.SANDBLASTER
     other_hosts = replace(plain, corrections={Scope(StrategyKind.ALL_REDUCE, ("8 CPUs",)): slow})
     assert advise(script, other_hosts) == advise(script, plain)
+
+
+def test_hosts_have_the_cores_of_their_facts_and_share_those_of_a_computer_by_their_label() -> None:
+    facts = (host("vm-1", cpus=2, labels={"computer": "rack-3"}), host("vm-2", cpus=2), replace(host("new"), cpus=None))
+    found = fleet(facts, profile(kind="2 CPUs")).hosts
+    assert [(each.cores, each.computer) for each in found] == [(2.0, "rack-3"), (2.0, ""), (None, "")]

@@ -1,4 +1,7 @@
-"""The cases of the proof, generated from a seed. No constant of the predictions was fitted to these cases."""
+"""The cases of the proof: runs whose speed is predicted, and fleets for which a topology is recommended.
+
+They come from a seed, except those that really compute. No constant of the predictions was fitted to any of them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SPREAD = 0.08
 SHORTEST_S, LONGEST_S = 0.2, 4.0
 """Bounds on the time that a step's exchange alone takes in a case."""
 WARM_UP = 3
-MEASURED_S = 12.0
+MEASURED_S, FEWEST_STEPS = 10.0, 6
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Case:
     rates_mbit: tuple[int, ...]
     """The rates of the workers' links, followed by those of the servers' links."""
     settings: dict[str, Any] = field(default_factory=dict)
+    is_busy: bool = False
+    """Whether trainers compute. Otherwise they sleep, since all hosts share the cores of one computer."""
 
     @property
     def name(self) -> str:
@@ -66,7 +71,7 @@ class Case:
         """Number of measured steps: about MEASURED_S seconds, rounded to a multiple of `every`."""
         count = MEASURED_S / (self.compute_s + (self.exchange_s if self.kind == "sandblaster" else 0.0))
         count = min(count, MEASURED_S / max(self.exchange_s, 0.1))
-        return max(2, round(max(8.0, count) / self.every)) * self.every
+        return max(2, round(max(FEWEST_STEPS, count) / self.every)) * self.every
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
@@ -104,3 +109,43 @@ def _case(random: Random, number: int) -> Case:
             rates[slow] = rate // 2
     megabytes, compute = random.choice(MEGABYTES), random.choice(COMPUTE_S)
     return Case(number, kind, workers, servers, megabytes, compute, tuple(rates), settings)
+
+
+def busy_cases() -> tuple[Case, ...]:
+    """Returns cases in which two workers compute, one on each core. An exchange uses the same cores."""
+    fast, slow = 200, 100
+    return (
+        Case(100, "all_reduce", 2, 0, 16.0, 0.4, (fast, fast), is_busy=True),
+        Case(101, "sandblaster", 2, 1, 4.0, 0.8, (fast,) * 3, is_busy=True),
+        Case(102, "downpour", 2, 1, 4.0, 0.8, (slow,) * 3, is_busy=True),
+        Case(103, "diloco", 2, 0, 16.0, 0.4, (slow, fast), {"inner_steps": 4}, is_busy=True),
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A fleet and a model for which the advisor recommends a topology."""
+
+    number: int
+    megabytes: float
+    compute_s: float
+    rates_mbit: tuple[int, ...]
+
+    @property
+    def steps(self) -> int:
+        """Number of measured steps."""
+        return max(FEWEST_STEPS, round(MEASURED_S / (self.compute_s + self.megabytes * 8 / min(self.rates_mbit))))
+
+
+def choices(seed: int, count: int) -> Iterator[Choice]:
+    """Yields fleets of 3 to 5 hosts, every third with a slow link, on which an exchange is no small part of a step."""
+    random = Random(seed)
+    number = 0
+    while number < count:
+        rates = [random.choice(RATES_MBIT[1:])] * random.randint(3, 5)
+        if number % 3 == 2:
+            rates[random.randrange(len(rates))] //= 2
+        found = Choice(200 + number, random.choice(MEGABYTES), random.choice(COMPUTE_S), tuple(rates))
+        if 0.3 * found.compute_s < found.megabytes * 8 / min(rates) < LONGEST_S / 2:
+            yield found
+            number += 1

@@ -1,4 +1,6 @@
-"""Trains a model of the given size, whose computing sleeps for sampled times, and writes the durations of its steps.
+"""Trains a model of the given size, whose computing takes sampled times, and writes the durations of its steps.
+
+Computing sleeps, or, with --busy, multiplies matrices: as many as take about the sampled time on a fast core.
 
 A fifth of a step's computing is the forward pass; the rest is spread over the layers' backward passes, so that
 gradients become ready one after the other. The times are normally distributed; each rank samples its own. The durations
@@ -17,9 +19,24 @@ from torch import nn
 
 import torchyard_roles as ty
 
+MATRIX = 384
+PRODUCTS_PER_S = 600
+"""Number of products of two square matrices of that size that stand for a second of computing."""
+
+
+class Computing:
+    """Computing that takes about as long as sleeping."""
+
+    def __init__(self):
+        self.left, self.right = torch.rand(MATRIX, MATRIX), torch.rand(MATRIX, MATRIX)
+
+    def __call__(self, seconds):
+        for _ in range(round(seconds * PRODUCTS_PER_S)):
+            torch.mm(self.left, self.right)
+
 
 class Pause(torch.autograd.Function):
-    """Passes a tensor on, and sleeps in its backward pass."""
+    """Passes a tensor on, and computes in its backward pass."""
 
     @staticmethod
     def forward(context, value, pace):
@@ -28,7 +45,7 @@ class Pause(torch.autograd.Function):
 
     @staticmethod
     def backward(context, gradient):
-        time.sleep(context.pace["layer"])
+        context.pace["compute"](context.pace["layer"])
         return gradient, None
 
 
@@ -44,14 +61,14 @@ class Layer(nn.Module):
 
 
 class Paced(nn.Module):
-    def __init__(self, megabytes, layers):
+    def __init__(self, megabytes, layers, compute):
         super().__init__()
-        self.pace = {"layer": 0.0}
+        self.pace = {"layer": 0.0, "compute": compute}
         self.layers = nn.ModuleList(Layer(int(megabytes * 1e6 / 4 / layers), self.pace) for _ in range(layers))
         self.layers_count = layers
 
     def forward(self, seconds):
-        time.sleep(seconds / 5)
+        self.pace["compute"](seconds / 5)
         self.pace["layer"] = seconds * 4 / 5 / self.layers_count
         value = torch.zeros((), requires_grad=True)
         for layer in self.layers:
@@ -65,6 +82,7 @@ def main():
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--compute", type=float, default=0.3, help="mean seconds of computing in a step")
     parser.add_argument("--spread", type=float, default=0.0, help="standard deviation of that")
+    parser.add_argument("--busy", action="store_true", help="multiply matrices instead of sleeping")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--warm-up", type=int, default=3)
@@ -73,7 +91,7 @@ def main():
     cluster = ty.join()
     torch.set_num_threads(1)
     random = Random(args.seed * 1000 + (cluster.rank or 0))
-    model = Paced(args.megabytes, args.layers)
+    model = Paced(args.megabytes, args.layers, Computing() if args.busy else time.sleep)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = cluster.distribute(model, optimizer)
     ends = []

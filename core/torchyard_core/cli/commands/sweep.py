@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,7 @@ from torchyard_core.cli.commands.run import (
     launch_and_follow,
     view_for,
 )
-from torchyard_core.cli.context import CommandContext, command_context
+from torchyard_core.cli.context import command_context
 from torchyard_core.cli.file_arguments import FILE, topology_of
 from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.cli.output import Json, as_called, remark
@@ -87,23 +86,23 @@ def sweep(
             )
             launch.prepare()
             remarks = [problem.printed(source.source) for problem in launch.problems]
+            updates = StudyUpdates(chosen, fleet)
             launch_and_follow(
                 *(launch, chosen, fleet, view, interrupts, remarks),
                 detach=detach,
                 as_json=as_json,
-                beside=partial(StudyUpdates, chosen, fleet),
-                complete=with_results(chosen),
+                beside=updates.following,
+                complete=with_results(updates),
             )
 
 
-def with_results(chosen: CommandContext) -> Callable[[StartedRun, Event], Event]:
+def with_results(updates: StudyUpdates) -> Callable[[StartedRun, Event], Event]:
     """Returns a function that adds the results of a sweep to its last event, as `sweep`, and copies its study."""
     from torchyard_core.cli.views.sweep_results import next_steps
-    from torchyard_core.launch.runs.sweep_results import SweepCopies
 
     def complete(started: StartedRun, ended: Event) -> Event:
         try:
-            table = SweepCopies(chosen.home.sweeps).update(started.run_id, started.primary)
+            table = updates.read_last(started)
         except (TorchyardError, OSError) as error:
             why = error.sentence() if isinstance(error, TorchyardError) else f"{error.strerror}: {error.filename}."
             step = ShowSweep(started.run_id).sentence()

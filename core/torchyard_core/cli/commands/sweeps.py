@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -212,12 +211,13 @@ def resume(
             new_code=new_code,
         )
         launch.prepare()
+        updates = StudyUpdates(chosen, fleet)
         launch_and_follow(
             *(launch, chosen, fleet, view, interrupts, []),
             detach=detach,
             as_json=as_json,
-            beside=partial(StudyUpdates, chosen, fleet),
-            complete=with_results(chosen),
+            beside=updates.following,
+            complete=with_results(updates),
         )
 
 

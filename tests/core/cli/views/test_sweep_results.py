@@ -13,6 +13,7 @@ import pytest
 from tests.core.sweeps.test_trial_table import ROWS, data, row
 from torchyard_core.cli import output
 from torchyard_core.cli.commands.sweep import with_results
+from torchyard_core.cli.study_updates import StudyUpdates
 from torchyard_core.cli.views.run_progress import PlainView
 from torchyard_core.cli.views.sweep_results import best_text, trials_text
 from torchyard_core.errors import AgentRefused, Unreachable
@@ -54,8 +55,9 @@ class Primary:
 
 def completed(tmp_path: Path, primary: Primary) -> dict[str, Any]:
     chosen: Any = SimpleNamespace(home=Home(tmp_path))
+    fleet: Any = SimpleNamespace()
     started: Any = SimpleNamespace(run_id="s-1", primary=primary)
-    return with_results(chosen)(started, ENDED)
+    return with_results(StudyUpdates(chosen, fleet))(started, ENDED)
 
 
 def test_the_last_event_has_the_best_trial_the_counts_and_the_next_commands(
