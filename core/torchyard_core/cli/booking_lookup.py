@@ -27,9 +27,9 @@ def _require_booking(booking_id: str) -> None:
     if is_of_cluster(booking_id):
         cluster, _, what = booking_id.removeprefix(NODE_PREFIX).partition("/")
         kind = what.partition(" ")[0]
-        named = f"the {what}" if kind in ("job", "reservation") else f"`{booking_id}`"
+        named = what if kind in ("job", "reservation") else f"`{booking_id}`"
         raise UsageError(
-            f"{named} is one of Slurm on {cluster or 'a cluster'}, and no booking: only Slurm shows and changes it.",
+            f"{named} belongs to Slurm on {cluster or 'a cluster'} and is not a booking, so only Slurm can change it.",
             code="of_slurm",
             hint="Log in to the cluster, and use `scancel` for a job or `scontrol` for a reservation.",
         )

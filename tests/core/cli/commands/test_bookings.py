@@ -274,7 +274,7 @@ def test_bookings_are_listed_also_while_a_cluster_does_not_answer(kim: Desktop) 
     assert "127.0.0.1" in done.stderr
     for command in ("show", "cancel"):
         explained = torchyard(kim, "bookings", command, "slurm:hpc/job 7", code=2).stderr
-        assert "the job 7 is one of Slurm on hpc, and no booking: only Slurm shows and changes it." in explained
+        assert "job 7 belongs to Slurm on hpc and is not a booking, so only Slurm can change it." in explained
 
 
 def test_bookings_of_nodes_are_marked_where_slurm_has_no_reservation(capsys: pytest.CaptureFixture[str]) -> None:
