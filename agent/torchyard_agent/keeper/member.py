@@ -104,17 +104,26 @@ class Member:
     def _send(self, message: FromMember) -> None:
         self._channel.send(messages.encode(message))
 
-    def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
+    def stop(
+        self,
+        reason: str,
+        *,
+        force: bool,
+        asked: Message | None = None,
+        pause: bool = False,
+        within_s: float | None = None,
+    ) -> None:
         """Forwards a stop request to the primary, or ends the run on this host if the primary is unreachable.
 
         Args:
             asked: The journal entry of a user's request.
             pause: Whether the run waits afterwards until its scheduler starts it again.
+            within_s: The longest grace period in seconds, if it may be shorter than that of the policy.
         """
         if asked is not None:
             self._status.asked(asked)
         if self._was_connected and not self._cut_off:
-            self._send(messages.ForwardedStop(reason, force, asked, pause))
+            self._send(messages.ForwardedStop(reason, force, asked, pause, within_s))
         else:
             self._finish(RunState.STOPPED, reason)
 

@@ -255,16 +255,26 @@ class Primary:
         if self._start["notify"]:
             self._ranks.start_notification(self._start["notify"], self._status.state.value, reason)
 
-    def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
+    def stop(
+        self,
+        reason: str,
+        *,
+        force: bool,
+        asked: Message | None = None,
+        pause: bool = False,
+        within_s: float | None = None,
+    ) -> None:
         """Ends the run or, if `pause` is true, lets it wait until its scheduler starts it again.
 
-        `asked` is the journal entry of a user's request.
+        Args:
+            asked: The journal entry of a user's request.
+            within_s: The longest grace period in seconds, if it may be shorter than that of the policy.
         """
         if pause:
             self._status.pause_reason = reason
         if asked is not None:
             self._status.asked(asked)
-        request = events.StopRequested(reason, force)
+        request = events.StopRequested(reason, force, within_s=within_s)
         if self._run is None:
             self._early_stops.append(request)
         else:
@@ -534,7 +544,9 @@ class Primary:
         self.record_run_state(instructions.RecordRunState(self._status.state, reason))
 
     def on_stop(self, host: str, message: messages.ForwardedStop) -> None:
-        self.stop(message.reason, force=message.force, asked=message.asked, pause=message.pause)
+        self.stop(
+            message.reason, force=message.force, asked=message.asked, pause=message.pause, within_s=message.within_s
+        )
 
     def _on_silence(self, host: str, silent_s: float) -> None:
         self._lose(host, f"its keeper was not heard for {silent_s:.0f} s")

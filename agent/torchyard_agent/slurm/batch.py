@@ -16,6 +16,8 @@ import os
 import signal
 import socket
 import sys
+import time
+from collections.abc import Coroutine
 from typing import Any
 
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Listener, Message, Stream
@@ -30,6 +32,8 @@ TAKEN = "Slurm takes its nodes: it saves, and continues when it gets nodes again
 """The reason given for a run that ends because of SIGTERM, for example in a preemption or a requeue."""
 ENDS_SOON = "Slurm ends its job soon: it saves, and continues in the same job"
 """The reason given for a run that ends because of SIGUSR1, before its time limit or in a preemption with notice."""
+TIME_LEFT_WITHIN_S = 2.0
+"""Time in seconds that Slurm may take to say how much time it leaves for saving."""
 AFTER_REQUEUE_S = 60.0
 """Time in seconds within which Slurm ends the batch program after `scontrol requeue`."""
 KEEPERS_WITHIN_S = 180.0
@@ -67,6 +71,10 @@ class _Batch:
         self._has_begun = False
         self._request: Message | None = None
         """The last request to stop or to pause the run."""
+        self._signal = 0
+        """The signal by which Slurm announced the job's end, or 0."""
+        self._kill_wait_s: float | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._srun: asyncio.subprocess.Process | None = None
         self._own = os.environ.get("SLURM_HET_JOB_ID") or os.environ["SLURM_JOB_ID"]
         """The ID of this job; of a heterogeneous job, the ID of all its components together."""
@@ -75,8 +83,8 @@ class _Batch:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGUSR1, self._ask, {"op": "pause", "reason": ENDS_SOON})
-        loop.add_signal_handler(signal.SIGTERM, self._ask, {"op": "pause", "reason": TAKEN})
+        loop.add_signal_handler(signal.SIGUSR1, self._on_notice, signal.SIGUSR1)
+        loop.add_signal_handler(signal.SIGTERM, self._on_notice, signal.SIGTERM)
         loop.add_signal_handler(signal.SIGUSR2, self._on_stop)
         if job_folder.view(self._run_dir, self._run_id)["ended"]:
             log.info("the run has ended before its job started")
@@ -96,6 +104,7 @@ class _Batch:
                 env=self._environment(bound.getsockname()[1]),
                 start_new_session=True,  # A signal to the batch step's processes must not end srun.
             )
+            self._keep(self._read_kill_wait())
             late = loop.call_later(KEEPERS_WITHIN_S, self._check_keepers)
             code = await self._srun.wait()
             late.cancel()
@@ -171,6 +180,39 @@ class _Batch:
                 self._begin()
         elif "ended" in report and slot == self._primary:
             self._outcome = report["ended"]
+        elif "signalled" in report:  # With a GraceTime, a preemption signals only the keepers.
+            self._on_notice(signal.SIGTERM)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read_kill_wait(self) -> None:
+        self._kill_wait_s = await interruption.kill_wait()
+
+    def _on_notice(self, number: int) -> None:
+        """Pauses the run, because Slurm has announced the job's end by a signal to this program or to the keepers."""
+        if not self._signal:
+            self._signal = number
+            # The ranks may have received the signal as well, and end. This must not be taken for a failure of the run
+            # until Slurm has answered how much time is left.
+            self._ask({"op": "pause", "reason": TAKEN if number == signal.SIGTERM else ENDS_SOON})
+            self._keep(self._limit_grace(time.time()))
+
+    async def _limit_grace(self, signalled: float) -> None:
+        """Tells the primary how much time Slurm leaves for saving.
+
+        Args:
+            signalled: The time of the signal in seconds since 1970.
+        """
+        job = await job_queue.show(self._own, TIME_LEFT_WITHIN_S)
+        kill_wait_s = self._kill_wait_s if self._signal == signal.SIGTERM else None  # SIGUSR1 is always a notice.
+        left_s = interruption.time_left(job, kill_wait_s, signalled)
+        log.info("time left for saving: %s s", left_s)
+        if left_s is not None and self._has_begun and self._request is not None:
+            within_s = interruption.grace_of(left_s - (time.time() - signalled))
+            self._ask({**self._request, "within_s": within_s})
 
     def _check_keepers(self) -> None:
         """Gives up the run if a keeper is missing."""
@@ -217,7 +259,7 @@ class _Batch:
     async def _finish(self, code: int) -> int:
         """Records the end of the run, or lets it continue. Returns the exit status of the job."""
         asked = (self._request or {}).get("op")
-        # If the partition has a GraceTime, a preemption signals only the keepers, so there may be no request here.
+        # A keeper that could not report its signal has paused the run itself.
         paused = asked == "pause" if self._outcome is None else self._outcome["paused"]
         job = await job_queue.show(self._own) if paused else None
         if job is not None and job.was_cancelled(self._restarts):
@@ -245,7 +287,7 @@ class _Batch:
         own = self._own
         log.info("the job is %s", job)
         # Before the time limit, Slurm does nothing to the job but send a signal.
-        default = "TIMEOUT" if (self._request or {}).get("reason") == ENDS_SOON else "REQUEUED"
+        default = "TIMEOUT" if self._signal == signal.SIGUSR1 else "REQUEUED"
         cause = interruption.of_ended(job, self._restarts, self._folder, self._log_start, default)
         job_folder.journal_interruption(self._run_dir, self._run_id, own, self._restarts, cause)
         if job is None or job.may_requeue:

@@ -50,8 +50,6 @@ def main(agent_dir: str, run_id: str) -> int:
 class BatchLink:
     """The connection of a keeper to the batch program, which calls the keeper's methods."""
 
-    pause_reason = TAKEN
-
     def __init__(self, slot: str, address: str, port: int, secret: str):
         self._slot = slot
         self._address = address
@@ -72,6 +70,11 @@ class BatchLink:
                     log.exception("%s failed", request.get("op"))
                     stream.send({"error": error.message if isinstance(error, RpcError) else str(error)})
                 request = await stream.receive()
+
+    def on_sigterm(self, keeper: Keeper) -> None:
+        """Pauses the run, and reports Slurm's signal to the batch program, which finds out how much time is left."""
+        keeper.end_run(TAKEN, is_pause=True)
+        self._report({"signalled": True})
 
     async def _connect(self) -> tuple[Stream, Message]:
         deadline = asyncio.get_running_loop().time() + CONNECT_WITHIN_S
@@ -96,7 +99,7 @@ class BatchLink:
         elif op == "join":
             await keeper.join(_NO_CONNECTION, params)
         elif op in ("stop", "pause"):
-            keeper.end_run(str(request["reason"]), is_pause=op == "pause")
+            keeper.end_run(str(request["reason"]), is_pause=op == "pause", within_s=request.get("within_s"))
         elif op == "abort":
             asyncio.get_running_loop().create_task(keeper.abort(_NO_CONNECTION, {}))
 

@@ -210,11 +210,20 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
     if step.run.outcome is None:
         step.set(outcome=RunState.FAILED if event.is_failure else RunState.STOPPED, chosen=True)
         step.record_run(RunState.STOPPING, event.reason)
-        step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
+        grace_s = 0.0 if event.force else step.run.policy["stop_grace_s"]
+        step.end(step.run.replicas, grace_s if event.within_s is None else min(grace_s, event.within_s))
+    elif event.within_s is not None and not event.force:  # The run is already ending, and has less time than it had.
+        if step.run.outcome is RunState.STOPPED and step.now + event.within_s < step.run.end_by:
+            step.end(step.run.replicas, event.within_s)
+            step.out += [instructions.Sweep(host, event.within_s) for host in _unswept(step.run)]
     elif event.force:  # The run is already ending. A forced stop ends the grace period.
         step.end(step.run.replicas, 0.0)
-        if step.run.sweeping:
-            step.out += [instructions.Sweep(one.name, 0.0) for one in step.run.hosts if not one.swept and not one.lost]
+        step.out += [instructions.Sweep(host, 0.0) for host in _unswept(step.run)]
+
+
+def _unswept(run: Run) -> list[str]:
+    """Returns the hosts that were ordered to end the remaining processes and have not done so yet."""
+    return [host.name for host in run.hosts if run.sweeping and not host.swept and not host.lost]
 
 
 def _on_timer(step: Step, event: events.TimerFired) -> None:

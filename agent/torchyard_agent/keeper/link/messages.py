@@ -104,6 +104,8 @@ class ForwardedStop(NamedTuple):
     force: bool
     asked: Json | None = None
     pause: bool = False
+    within_s: float | None = None
+    """The longest grace period in seconds, if it may be shorter than that of the policy."""
 
 
 class TrialRequest(NamedTuple):

@@ -548,7 +548,7 @@ def serve(environment: Environment) -> None:
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        server.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
+        server.finish_soon(environment.stop_grace_s - EXIT_RESERVE_S)
 
     signal.signal(signal.SIGTERM, stop)
     listener = tensor_connection.listen_at(servers[index])
