@@ -29,7 +29,7 @@ from torchyard_agent.protocol import calendar, paths, timestamps
 from torchyard_agent.protocol.attribution import attribution_entry, clean_name
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.messages import Prepared, RankAssignment
+from torchyard_agent.protocol.messages import OwnJobs, Place, Prepared, RankAssignment
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.unix_socket_rpc import Connection
 
@@ -285,6 +285,7 @@ class Keeper:
                 "start_at": start_at,
                 "booking": params.get("booking"),
                 "sweep": params.get("sweep"),
+                "own_jobs": params.get("own_jobs") or OwnJobs(replicas=[], masters={}),
             },
             ranks,
             status,
@@ -311,7 +312,16 @@ class Keeper:
         """Begins the run with this keeper as a member. `primary` describes the primary (`protocol.messages.Member`)."""
         ranks, status, resources = self._ready()
         primary = params["primary"]
-        self._participant = Member(self._host, primary, ranks, status, resources, self._secret, self._timeouts)
+        place = None
+        if params.get("own_job"):
+            place = Place(
+                address=resources.address,
+                interface=resources.interface,
+                ports=resources.ports,
+                run_dir=self._folder,
+                gpus=list(resources.gpus),
+            )
+        self._participant = Member(self._host, primary, ranks, status, resources, self._secret, self._timeouts, place)
         self._decided.set()
         return {}
 
@@ -394,6 +404,13 @@ class Keeper:
         `within_s` limits the grace period of the run's policy.
         """
         self._stop(reason, force=False, pause=is_pause, within_s=within_s)
+
+    def leave(self, reason: str) -> None:
+        """Leaves the run, which goes on: the job of this host ends, and is not the run's only one."""
+        if isinstance(self._participant, Member):
+            asyncio.get_running_loop().call_soon(self._participant.leave, reason)
+        elif not self._decided.is_set():
+            self._give_up_launch()
 
     @property
     def outcome(self) -> dict[str, Any] | None:

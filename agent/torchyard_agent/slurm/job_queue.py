@@ -45,6 +45,11 @@ class Job(NamedTuple):
     """
 
     @property
+    def is_active(self) -> bool:
+        """Whether the job has nodes."""
+        return self.state in ("CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
+
+    @property
     def is_pending(self) -> bool:
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "PD")
 

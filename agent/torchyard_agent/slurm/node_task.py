@@ -13,7 +13,7 @@ from torchyard_agent.keeper.link import gang_link
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.slurm.batch import PORT, SECRET, SLOTS, TAKEN
+from torchyard_agent.slurm.batch import GROUP, LEAVES, PORT, SECRET, SLOTS, TAKEN
 
 if TYPE_CHECKING:
     from torchyard_agent.keeper.keeper import Keeper
@@ -56,6 +56,7 @@ class BatchLink:
         self._port = port
         self._secret = bytes.fromhex(secret)
         self._gpus = visible_gpus()
+        self._is_of_group = bool(os.environ.get(GROUP))
         self._stream: Stream | None = None
 
     async def launch(self, keeper: Keeper) -> None:
@@ -72,8 +73,14 @@ class BatchLink:
                 request = await stream.receive()
 
     def on_sigterm(self, keeper: Keeper) -> None:
-        """Pauses the run, and reports Slurm's signal to the batch program, which finds out how much time is left."""
-        keeper.end_run(TAKEN, is_pause=True)
+        """Pauses the run, and reports Slurm's signal to the batch program, which finds out how much time is left.
+
+        The keeper of a worker group in a job of its own leaves the run instead.
+        """
+        if self._is_of_group:
+            keeper.leave(LEAVES)
+        else:
+            keeper.end_run(TAKEN, is_pause=True)
         self._report({"signalled": True})
 
     async def _connect(self) -> tuple[Stream, Message]:
@@ -98,6 +105,8 @@ class BatchLink:
             await keeper.start(_NO_CONNECTION, params)
         elif op == "join":
             await keeper.join(_NO_CONNECTION, params)
+        elif op == "leave":
+            keeper.leave(str(request["reason"]))
         elif op in ("stop", "pause"):
             keeper.end_run(str(request["reason"]), is_pause=op == "pause", within_s=request.get("within_s"))
         elif op == "abort":

@@ -70,6 +70,8 @@ class HostLost(NamedTuple):
 
     host: str
     why: str
+    has_left: bool = False
+    """Whether the keeper has announced that it leaves the run, because its own job ends."""
 
 
 class GangTrains(NamedTuple):

@@ -421,7 +421,7 @@ class OuterServer:
                 except (PeerLost, ProtocolError) as error:
                     self._fail(error.message)
                     return
-                if now > began + self._host_wait_s:
+                if now > began + min(self._host_wait_s, self._options.start_wait_s):
                     for group in rounds.give_up_expected():
                         log(self.name, f"Worker group {group} has not started. Training continues without it.")
                 if rounds.waits_for_chief:

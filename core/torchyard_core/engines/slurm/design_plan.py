@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchyard_core.engines.slurm.description import ClusterDescription
-from torchyard_core.engines.slurm.planned_nodes import components_of
+from torchyard_core.engines.slurm.planned_nodes import jobs_of, separated
 from torchyard_core.fleet.cluster import Cluster, cluster_named_by, moved_to_cluster
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
@@ -31,11 +31,13 @@ def design_input(
 
 def numbered_slots(plan: Plan, cluster: Cluster, slots: Sequence[HostFacts]) -> tuple[Plan, tuple[HostFacts, ...]]:
     """Returns the plan with the slots numbered as in a launch, and the slots that it uses, in this order."""
-    order = [slot for component in components_of(plan) for slot in component.slots]
+    plan = separated(plan)
+    order = [slot for job in jobs_of(plan) for slot in job.slots]
     known = {slot.name: slot for slot in slots}
     if order == [cluster.name]:  # The shapes of the nodes are not known yet.
         return plan, tuple(slots)
     names = {slot: cluster.slot(number) for number, slot in enumerate(order, 1)}
     replicas = tuple(replace(one, host=names[one.host]) if one.host is not None else one for one in plan.replicas)
-    used = tuple(replace(known[slot], name=name, address=name) for slot, name in names.items())
+    # The slot of a worker group in a job of its own is named after the slot with which it was planned.
+    used = tuple(replace(known[slot.partition("/")[0]], name=name, address=name) for slot, name in names.items())
     return replace(plan, replicas=replicas, hosts=tuple(names.values())), used

@@ -24,7 +24,7 @@ MakeDesktop = Callable[..., Desktop]
 
 SHOWN_KEYS = {"run_id", "name", "state", "reason", "as_of", "fresh", "alive", "primary", "hosts", "submitted",
               "launched_from", "restarted_from", "asked", "memberships", "interruptions", "telemetry_problem",
-              "replicas", "metrics", "timings", "comparison"}  # fmt: skip
+              "jobs", "replicas", "metrics", "timings", "comparison"}  # fmt: skip
 
 
 def detached(desktop: Desktop, file: Path) -> str:
