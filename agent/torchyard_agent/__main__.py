@@ -2,7 +2,7 @@
 
 daemon AGENT_DIR SHA256         the daemon, as systemd starts it after a reboot
 keeper AGENT_DIR NODE RUN_ID    a run's keeper, for debugging
-slurm-batch JOB_FOLDER          the batch step of a run's job on a Slurm cluster
+slurm-batch JOB_FOLDER [GROUP]  the batch step of a run's job, or of a worker group's job, on a Slurm cluster
 slurm-node AGENT_DIR RUN_ID     the run's keeper on a node, as a task of the job
 slurm-bridge RUN_FOLDER         the connection of a session on the login node to the keeper of this node
 """
@@ -23,10 +23,10 @@ def main(arguments: list[str]) -> int:
         from torchyard_agent.keeper.main import main as run_keeper
 
         return run_keeper(arguments[1], arguments[2], arguments[3])
-    if len(arguments) == 2 and arguments[0] == "slurm-batch":
+    if len(arguments) in (2, 3) and arguments[0] == "slurm-batch":
         from torchyard_agent.slurm.batch import main as run_batch
 
-        return run_batch(arguments[1])
+        return run_batch(*arguments[1:])
     if len(arguments) == 3 and arguments[0] == "slurm-node":
         from torchyard_agent.slurm.node_task import main as run_node_task
 

@@ -7,7 +7,9 @@ A process is started by Torchyard (`TORCHYARD_REPLICA` is set), by plain torchru
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
 from torchyard_agent.protocol.rank_environment import STOP_PATIENCE_VARIABLE, STOP_VARIABLE
@@ -81,7 +83,10 @@ class Environment:
     checkpoints: str = ""
     """The folder of the run's checkpoints, or empty."""
     stop_file: str = ""
-    """The path of a file that exists while the run is being stopped, or empty if every SIGTERM stops the run."""
+    """The path of a file that exists while the run is being stopped, or empty if every SIGTERM stops the run.
+
+    It contains the time in seconds between SIGTERM and SIGKILL.
+    """
     stop_patience_s: float = 0.0
     """Time in seconds after SIGTERM within which the stop file may still appear.
 
@@ -110,6 +115,18 @@ class Environment:
     @property
     def is_torchyard(self) -> bool:
         return bool(self.replica)
+
+    @property
+    def stop_grace_s(self) -> float:
+        """The time in seconds between SIGTERM and SIGKILL: `program.stop_grace_s`, or less if a scheduler leaves less.
+
+        The latter is known once the keeper has requested the stop.
+        """
+        grace_s = self.options.stop_grace_s
+        if self.stop_file:
+            with suppress(OSError, ValueError):
+                grace_s = min(grace_s, float(Path(self.stop_file).read_text(encoding="ascii")))
+        return grace_s
 
 
 def read(environ: Mapping[str, str]) -> Environment:

@@ -51,6 +51,8 @@ class Options:
     on_worker_loss: str = "restart"
     """The reaction to the loss of a worker: `restart` or `continue`."""
     bucket_mb: int = 64
+    start_wait_s: float = 600.0
+    """Longest time in seconds for which the first round of diloco waits for worker groups that have not started."""
     checkpoint_every_s: float = 600.0
     """`program.checkpoint_every_s`: the interval between checkpoints in seconds."""
     stop_grace_s: float = 30.0

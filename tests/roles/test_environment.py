@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.roles.processes import trainer_environment
@@ -39,6 +41,15 @@ def test_a_torchrun_inside_a_replica_makes_the_world() -> None:
     given = trainer_environment(3, 4, 29500, TORCHYARD_RANK="1", TORCHYARD_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
     environment = read(given)
     assert (environment.rank, environment.world_size) == (3, 4)
+
+
+def test_a_scheduler_shortens_the_time_for_a_stop_and_never_extends_it(tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    environment = read({"TORCHYARD_REPLICA": "worker-0", "TORCHYARD_STOP": str(stop), "TORCHYARD_OPTIONS": "{}"})
+    assert environment.stop_grace_s == 30.0
+    for content, expected in (("3.750", 3.75), ("600.000", 30.0), ("", 30.0)):
+        stop.write_text(content)
+        assert environment.stop_grace_s == expected
 
 
 def test_an_evaluator_has_no_rank_and_sees_how_many_train() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from torchyard_agent.keeper.link.messages import Assignment
-from torchyard_agent.protocol.messages import ReplicaAssignment, ReplicaPlan, Start
+from torchyard_agent.protocol.messages import OwnJobs, Place, ReplicaAssignment, ReplicaPlan, Start
 from torchyard_agent.protocol.rank_environment import RankEnvironment
 
 
@@ -18,7 +18,9 @@ class Assignments:
 
     def __init__(self, start: Start, *, replicates: bool):
         self._start = start
-        self._hosts = {replica["host"] for replica in start["replicas"]}
+        self._own_jobs = start.get("own_jobs") or OwnJobs(replicas=[], masters={})
+        own = {replica["host"] for replica in self._own_jobs["replicas"]}
+        self._hosts = {replica["host"] for replica in start["replicas"]} - own
         self._late: list[str] = []
         """The replicas that were added after the generation of their gang began. Their ranks follow all others."""
         self.replicates = replicates
@@ -76,6 +78,20 @@ class Assignments:
         """Returns the name and the number of ranks of each replica of a gang, in rank order."""
         taking_part, late = self._taking_part(dropped)
         return [(one["name"], one["processes"]) for one in (*taking_part, *late) if one["gang"] == gang]
+
+    def place(self, host: str, place: Place) -> None:
+        """Fills the address, ports and GPUs of a host in a job of its own into the plans of its replicas."""
+        # This module is imported here, because only such a run needs it.
+        from torchyard_agent.slurm import run_plan
+
+        plans = [one for one in self._own_jobs["replicas"] if one["host"] == host]
+        filled = {one["name"]: run_plan.fill(one, {host: place}, {host: place["gpus"]}) for one in plans}
+        start = self._start
+        start["replicas"] = [filled.get(one["name"], one) for one in start["replicas"]]
+        for gang, master in self._own_jobs["masters"].items():
+            if master["replica"] in filled:
+                start["cluster"]["masters"][gang] = run_plan.fill(master, {host: place}, {})
+        self._environment = RankEnvironment(start["cluster"], start["replicas"], self.meeting_point)
 
     def add(self, replicas: Sequence[ReplicaPlan]) -> None:
         """Adds replicas to the current generation of their gang."""

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Callable, Union
 
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.journal import Journal
@@ -29,7 +29,7 @@ from torchyard_agent.protocol import calendar, paths, timestamps
 from torchyard_agent.protocol.attribution import attribution_entry, clean_name
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.messages import Prepared, RankAssignment
+from torchyard_agent.protocol.messages import OwnJobs, Place, Prepared, RankAssignment
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.unix_socket_rpc import Connection
 
@@ -79,11 +79,10 @@ class Keeper:
         self._has_expired = False
         self._discarding = False
         self._answering = 0
-        self.pause_on_sigterm = ""
-        """If set, SIGTERM pauses the run for this reason.
-
-        The scheduler needs the host, and will start the run again later.
-        """
+        self.on_sigterm: Callable[[], None] | None = None
+        """Called on SIGTERM instead of ending the run, if a scheduler needs the host and will start the run again."""
+        self.continues = False
+        """Whether the run's folder is kept if the run cannot begin, because an earlier start may have used it."""
         self._sampler: Sampler | None = None
         self._over = asyncio.Event()
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -286,6 +285,7 @@ class Keeper:
                 "start_at": start_at,
                 "booking": params.get("booking"),
                 "sweep": params.get("sweep"),
+                "own_jobs": params.get("own_jobs") or OwnJobs(replicas=[], masters={}),
             },
             ranks,
             status,
@@ -312,7 +312,16 @@ class Keeper:
         """Begins the run with this keeper as a member. `primary` describes the primary (`protocol.messages.Member`)."""
         ranks, status, resources = self._ready()
         primary = params["primary"]
-        self._participant = Member(self._host, primary, ranks, status, resources, self._secret, self._timeouts)
+        place = None
+        if params.get("own_job"):
+            place = Place(
+                address=resources.address,
+                interface=resources.interface,
+                ports=resources.ports,
+                run_dir=self._folder,
+                gpus=list(resources.gpus),
+            )
+        self._participant = Member(self._host, primary, ranks, status, resources, self._secret, self._timeouts, place)
         self._decided.set()
         return {}
 
@@ -389,9 +398,19 @@ class Keeper:
         self._stop(reason, force=force, entry=attribution_entry("stop", by, force=force))
         return {}
 
-    def end_run(self, reason: str, *, is_pause: bool) -> None:
-        """Ends the run at the request of its job. A paused run continues when its job starts again."""
-        self._stop(reason, force=False, pause=is_pause)
+    def end_run(self, reason: str, *, is_pause: bool, within_s: float | None = None) -> None:
+        """Ends the run at the request of its job. A paused run continues when its job starts again.
+
+        `within_s` limits the grace period of the run's policy.
+        """
+        self._stop(reason, force=False, pause=is_pause, within_s=within_s)
+
+    def leave(self, reason: str) -> None:
+        """Leaves the run, which goes on: the job of this host ends, and is not the run's only one."""
+        if isinstance(self._participant, Member):
+            asyncio.get_running_loop().call_soon(self._participant.leave, reason)
+        elif not self._decided.is_set():
+            self._give_up_launch()
 
     @property
     def outcome(self) -> dict[str, Any] | None:
@@ -402,21 +421,29 @@ class Keeper:
         paused = bool(status.pause_reason) and status.state is RunState.WAITING
         return {"state": status.ended["state"], "reason": status.ended["reason"], "paused": paused}
 
-    def _stop(self, reason: str, *, force: bool, entry: dict[str, Any] | None = None, pause: bool = False) -> None:
+    def _stop(
+        self,
+        reason: str,
+        *,
+        force: bool,
+        entry: dict[str, Any] | None = None,
+        pause: bool = False,
+        within_s: float | None = None,
+    ) -> None:
         """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
             # The event loop makes this call, because an error in the decisions must end the keeper and not only this
             # request.
             asyncio.get_running_loop().call_soon(
-                partial(self._participant.stop, reason, force=force, asked=entry, pause=pause)
+                partial(self._participant.stop, reason, force=force, asked=entry, pause=pause, within_s=within_s)
             )
         elif not self._decided.is_set():
-            if self._status is not None:
+            if self._status is None:
+                self._discarding = True
+            elif not pause:  # A paused run begins with the next start of the job.
                 if entry is not None:
                     self._status.asked(entry)
                 self._status.end(RunState.STOPPED, reason)
-            else:
-                self._discarding = True
             self._give_up_launch()
 
     def _give_up_launch(self) -> None:
@@ -472,8 +499,8 @@ class Keeper:
             self._warm.reap()
 
     def _on_sigterm(self) -> None:
-        if self.pause_on_sigterm:
-            self.end_run(self.pause_on_sigterm, is_pause=True)
+        if self.on_sigterm is not None:
+            self.on_sigterm()
             return
         reason = f"the run keeper on {self._host} received SIGTERM; possibly the host is shutting down"
         self._stop(reason, force=False)
@@ -522,7 +549,7 @@ class Keeper:
         if self._resources is not None:
             self._resources.release()
         cgroup.end_leftovers(self._run_id, self._node)
-        if self._discarding:
+        if self._discarding and not self.continues:
             RunResources.remove(self._folder)
 
     async def _flush(self) -> None:

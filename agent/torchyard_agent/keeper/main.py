@@ -26,6 +26,7 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
     import asyncio
     import logging
     import signal
+    from functools import partial
 
     from torchyard_agent import unix_socket_rpc
     from torchyard_agent.keeper import control_socket
@@ -51,7 +52,8 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
             print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
             return 1
         if batch is not None:
-            keeper.pause_on_sigterm = batch.pause_reason
+            keeper.on_sigterm = partial(batch.on_sigterm, keeper)
+            keeper.continues = True
         launching = asyncio.get_running_loop().create_task(batch.launch(keeper)) if batch is not None else None
         try:
             await keeper.run(listener)

@@ -23,6 +23,7 @@ from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import Member as MemberAddress
+from torchyard_agent.protocol.messages import Place
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 RETRY_S = (0.02, 0.5)
 """The shortest and longest pause in seconds between attempts to reach the primary, which may still be starting."""
+LEAVE_WITHIN_S = 2.0
+"""Longest time in seconds to wait until the primary knows that this host leaves the run."""
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +54,11 @@ class Member:
         resources: RunResources,
         secret: bytes,
         timeouts: Timeouts,
+        place: Place | None = None,
     ):
         self._host = host
+        self._place = place
+        """What the primary has to know of a host in a job of its own, otherwise None."""
         self._primary = primary
         self._ranks = ranks
         self._status = status
@@ -78,6 +84,7 @@ class Member:
         self._replication = CheckpointReceiver(folder, ranks.place.run_id, host, self._dial, self._send)
         self._replicates = False
         """Whether checkpoints of the run are replicated."""
+        self._leaving: asyncio.Task[None] | None = None
         self._trials: TrialKeepers | None = None
         self._answering: set[asyncio.Task[None]] = set()
         """Tasks that answer requests about trials. The event loop holds only weak references to them."""
@@ -96,7 +103,7 @@ class Member:
             if self._status.ended is None:
                 await self._end_alone(*self._finished.result())
         finally:
-            for task in (*tasks, *self._answering):
+            for task in (*tasks, *self._answering, *([self._leaving] if self._leaving is not None else [])):
                 task.cancel()
             self._replication.close()
             self._channel.close()
@@ -104,19 +111,40 @@ class Member:
     def _send(self, message: FromMember) -> None:
         self._channel.send(messages.encode(message))
 
-    def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
+    def stop(
+        self,
+        reason: str,
+        *,
+        force: bool,
+        asked: Message | None = None,
+        pause: bool = False,
+        within_s: float | None = None,
+    ) -> None:
         """Forwards a stop request to the primary, or ends the run on this host if the primary is unreachable.
 
         Args:
             asked: The journal entry of a user's request.
             pause: Whether the run waits afterwards until its scheduler starts it again.
+            within_s: The longest grace period in seconds, if it may be shorter than that of the policy.
         """
         if asked is not None:
             self._status.asked(asked)
         if self._was_connected and not self._cut_off:
-            self._send(messages.ForwardedStop(reason, force, asked, pause))
+            self._send(messages.ForwardedStop(reason, force, asked, pause, within_s))
         else:
             self._finish(RunState.STOPPED, reason)
+
+    def leave(self, why: str) -> None:
+        """Leaves the run, because the job of this host ends. The run continues without the host."""
+        if self._leaving is None:
+            self._leaving = self._loop.create_task(self._leave(why))
+
+    async def _leave(self, why: str) -> None:
+        self._send(messages.HostLeaves(why))
+        deadline = self._loop.time() + LEAVE_WITHIN_S
+        while not self._channel.all_acknowledged and self._channel.connected and self._loop.time() < deadline:
+            await asyncio.sleep(0.02)
+        self._finish(RunState.STOPPED, why)
 
     def _finish(self, state: RunState, why: str) -> None:
         if not self._finished.done():
@@ -137,6 +165,8 @@ class Member:
         while not self._finished.done():
             cut_off = self._cut_off
             introduction = {"host": self._host, "epoch": self._epoch, "got": self._channel.received, "cut_off": cut_off}
+            if self._place is not None:
+                introduction["place"] = self._place
             try:
                 stream, answer = await gang_link.call(await _resolved(address), port, self._secret, introduction)
             except NETWORK_ERRORS as error:

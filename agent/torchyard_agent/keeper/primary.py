@@ -32,7 +32,7 @@ from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.messages import Start
+from torchyard_agent.protocol.messages import Place, Start
 from torchyard_agent.protocol.rank_environment import has_store
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_agent.protocol.timestamps import rfc3339, with_milliseconds
@@ -107,6 +107,8 @@ class Primary:
         self._early_stops: list[events.StopRequested] = []
         self._replication = self._create_replication()
         self._assignments = Assignments(start, replicates=self._replication is not None and len(start["members"]) > 1)
+        self._own_jobs = {replica["host"] for replica in start["own_jobs"]["replicas"]}
+        """The hosts that belong to jobs of their own."""
         self._schedule = Schedule(
             own,
             start["start_at"],
@@ -140,6 +142,7 @@ class Primary:
             meeting_point=self._assignments.meeting_point,
             scheduled="" if start["start_at"] is None else _starts_at(start["start_at"]),
             gpus_within_s=self._timeouts.gpus_within_s,
+            own_jobs=self._own_jobs,
         )
         self._execute(first)
         self.begun.set()
@@ -255,16 +258,26 @@ class Primary:
         if self._start["notify"]:
             self._ranks.start_notification(self._start["notify"], self._status.state.value, reason)
 
-    def stop(self, reason: str, *, force: bool, asked: Message | None = None, pause: bool = False) -> None:
+    def stop(
+        self,
+        reason: str,
+        *,
+        force: bool,
+        asked: Message | None = None,
+        pause: bool = False,
+        within_s: float | None = None,
+    ) -> None:
         """Ends the run or, if `pause` is true, lets it wait until its scheduler starts it again.
 
-        `asked` is the journal entry of a user's request.
+        Args:
+            asked: The journal entry of a user's request.
+            within_s: The longest grace period in seconds, if it may be shorter than that of the policy.
         """
         if pause:
             self._status.pause_reason = reason
         if asked is not None:
             self._status.asked(asked)
-        request = events.StopRequested(reason, force)
+        request = events.StopRequested(reason, force, within_s=within_s)
         if self._run is None:
             self._early_stops.append(request)
         else:
@@ -343,7 +356,9 @@ class Primary:
     def start_ranks(self, instruction: instructions.StartRanks) -> None:
         for gang in dict.fromkeys(replica["gang"] for replica in self._start["replicas"]):
             self._watch_training(gang, 0)
-        self._restore.start_when_restored({member["host"]: instruction for member in self._start["members"]})
+        # The ranks of a host in a job of its own are started by StartGang.
+        hosts = [member["host"] for member in self._start["members"] if member["host"] not in self._own_jobs]
+        self._restore.start_when_restored(dict.fromkeys(hosts, instruction))
 
     def start_gang(self, instruction: instructions.StartGang) -> None:
         assert self._run is not None
@@ -477,6 +492,9 @@ class Primary:
         known = any(one.name == host for one in self._run.hosts) and host != self._host
         if known and self._run.host(host).dismissed and self._members.channel(host) is None:
             known = False
+        is_fresh = int(introduction["got"]) == 0 and not introduction.get("cut_off")
+        if known and host in self._own_jobs and "place" in introduction and is_fresh:
+            self._prepare_for(host, epoch, introduction["place"])
         if not known or not self._members.admits(host, epoch):
             log.warning("rejected a keeper with the name %s", host)
             stream.abort()
@@ -487,7 +505,9 @@ class Primary:
             # time.
             self._lose(host, f"its keeper did not hear {self._host} in time, and ended its ranks")
         channel = self._members.channel(host)
+        is_lost = self._run.host(host).lost
         if channel is None:
+            is_lost = is_lost and host not in self._own_jobs
             channel = self._members.open_channel(host)
             if self._status.ended is None:
                 self._members.send(host, self._assignments.of_host(host))
@@ -498,10 +518,22 @@ class Primary:
             self._feed(events.LinkRestored(host))
         # A member that is considered lost may not be aware of this. `lost` makes it end its ranks and then report its
         # return.
-        stream.send({"got": channel.received, "lost": cut_off or self._run.host(host).lost})
+        stream.send({"got": channel.received, "lost": cut_off or is_lost})
         await channel.run_connection(stream, int(introduction["got"]))
         if not channel.connected and not self._run.state.is_terminal:
             self._feed(events.LinkBroken(host))
+
+    def _prepare_for(self, host: str, epoch: str, place: Place) -> None:
+        """Lets the keeper of a host whose own job has started take the place of an earlier one, on whichever node."""
+        if self._members.is_known(host, epoch):
+            return
+        if not self._current_run().host(host).lost:
+            self._lose(host, "its job has started again")
+        self._members.forget(host)
+        self._assignments.place(host, place)
+
+    def on_host_leaves(self, host: str, message: messages.HostLeaves) -> None:
+        self._lose(host, message.why, has_left=True)
 
     def _on_message(self, host: str, message: FromMember) -> None:
         handler = _HANDLERS.get(type(message))
@@ -534,17 +566,19 @@ class Primary:
         self.record_run_state(instructions.RecordRunState(self._status.state, reason))
 
     def on_stop(self, host: str, message: messages.ForwardedStop) -> None:
-        self.stop(message.reason, force=message.force, asked=message.asked, pause=message.pause)
+        self.stop(
+            message.reason, force=message.force, asked=message.asked, pause=message.pause, within_s=message.within_s
+        )
 
     def _on_silence(self, host: str, silent_s: float) -> None:
         self._lose(host, f"its keeper was not heard for {silent_s:.0f} s")
 
-    def _lose(self, host: str, why: str) -> None:
+    def _lose(self, host: str, why: str, *, has_left: bool = False) -> None:
         self._members.withdraw_orders(host)
         self._restore.remove_host(host)
         if self._replication is not None:
             self._replication.on_host_lost(host)
-        self._feed(events.HostLost(host, why))
+        self._feed(events.HostLost(host, why, has_left))
         if self._trials is not None:
             self._trials.on_host_lost(host)
 
@@ -607,6 +641,7 @@ _HANDLERS: dict[type, Callable[[Primary, str, Any], None]] = {
     messages.ReplicaMetrics: Primary.on_metrics,
     messages.ProcessesStuck: Primary.on_stuck,
     messages.ForwardedStop: Primary.on_stop,
+    messages.HostLeaves: Primary.on_host_leaves,
     messages.TrialAnswer: Primary.on_trial_answer,
 }
 """The handlers of messages that are not events for the decisions."""

@@ -186,9 +186,35 @@ class Start(TypedDict):
     """{`id`, `owner`, `end`, `stop_at_end`} of the run's booking, or None."""
     sweep: Any
     """The sweep that this run coordinates (`sweep_messages.Sweep`), or None."""
+    own_jobs: OwnJobs
+    """The replicas whose hosts belong to jobs of their own. Older desktops do not send this field."""
+
+
+class OwnJobs(TypedDict):
+    """The replicas of a run whose hosts are known only when their jobs start, with placeholders (`slurm.run_plan`)."""
+
+    replicas: list[ReplicaPlan]
+    masters: dict[str, Master]
+
+
+class Place(TypedDict):
+    """The host of a job of its own, as its keeper describes it to the primary. The fields are those of `Prepared`."""
+
+    address: str
+    interface: str
+    ports: list[int]
+    run_dir: str
+    gpus: list[str]
 
 
 class Join(TypedDict):
     """The parameters of `run.join`, sent to the keepers of all members except the primary."""
 
     primary: Member
+
+
+class JoinFromOwnJob(Join):
+    """The parameters of `run.join` for the keeper of a host in a job of its own."""
+
+    own_job: bool
+    """Always true."""

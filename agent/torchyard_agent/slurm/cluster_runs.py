@@ -164,11 +164,25 @@ class ClusterRuns(Runs):
         shown = await super().show(run_id)
         if not shown["alive"] and not shown["ended"] and self._has_run_ended(run_id):
             shown = await super().show(run_id)  # The end was journaled after the journal was read.
-        return {
-            **shown,
-            "telemetry_problem": self.telemetry_problem(run_id) if shown["alive"] else "",
-            "jobs": job_folder.job_ids(self._job_folder(run_id)),
-        }
+        problem = self.telemetry_problem(run_id) if shown["alive"] else ""
+        return {**shown, "telemetry_problem": problem, "jobs": self._jobs(run_id, is_alive=shown["alive"])}
+
+    def _jobs(self, run_id: str, *, is_alive: bool) -> list[dict[str, str]]:
+        """Returns the newest jobs of a run: `job_id`, `group`, `state` and `problem`, the one with the primary first.
+
+        `group` is "" for the first one, `state` that of the last answer of `squeue`, or "".
+        """
+        folder = job_folder.path(paths.run_dir(self._agent_dir, self._node, run_id))
+        first = job_folder.job_id(folder)
+        if not self.is_primary or not first:
+            return []
+        found = []
+        for group, job_id in {"": first, **job_folder.group_jobs(folder)}.items():
+            job = self._queue.job(f"{run_id}-{group}" if group else run_id) if is_alive else None
+            problem = (job_folder.read(folder, f"{group}.json") or {}).get("problem", "") if group else ""
+            state = "" if job is None else job.state
+            found.append({"job_id": job_id, "group": group, "state": state, "problem": str(problem)})
+        return found
 
     async def _adopt(self, run_id: str, ours: socket.socket, process: asyncio.subprocess.Process) -> Connection:
         """Returns the connection over a bridge, which sends heartbeats and ends the bridge when it is closed."""
@@ -300,9 +314,9 @@ class ClusterRuns(Runs):
             raise RpcError(f"the run {run_id} is over on {self._cluster}", "run_over")
         if job_folder.read(job_folder.path(run_dir), "started.json"):
             raise RpcError(f"the run {run_id} has begun", "begun", "Stop it instead.")
-        job_id = job_folder.job_id(job_folder.path(run_dir))
-        if job_id:
-            await commands.output(["scancel", job_id])
+        job_ids = job_folder.job_ids(job_folder.path(run_dir))
+        if job_ids:
+            await commands.output(["scancel", *job_ids])
         shutil.rmtree(run_dir, ignore_errors=True)
         return {}
 
@@ -320,7 +334,7 @@ class ClusterRuns(Runs):
             job_folder.write(folder, "stop.json", {"reason": reason})
             await commands.output(["scancel", "-b", "-s", "USR2", job_id])
             return {}
-        await commands.output(["scancel", job_id])
+        await commands.output(["scancel", *job_folder.job_ids(folder)])
         self._end(run_id, reason, attribution_entry("stop", by, force=force))
         return {}
 
@@ -331,6 +345,7 @@ class ClusterRuns(Runs):
             live = [run_id for run_id in self.ids() if run_id not in done and self._is_live(run_id)]
             if live and await self._queue.refresh():
                 for run_id in live:
+                    await self._start_groups_now(run_id)
                     job = self._queue.job(run_id)
                     if job is None or not job.is_pending:
                         continue
@@ -352,6 +367,16 @@ class ClusterRuns(Runs):
         if job is not None and job.is_pending and job.restarts:  # The answer of `squeue` may be old.
             job_folder.journal_interruption(self.folder(run_id), run_id, job_id, job.restarts - 1, cause)
             self._wake(run_id)
+
+    async def _start_groups_now(self, run_id: str) -> None:
+        """Makes the requeued jobs of worker groups start immediately while the first job runs."""
+        first = self._queue.job(run_id)
+        for group in job_folder.group_jobs(job_folder.path(self.folder(run_id))):
+            job = self._queue.job(f"{run_id}-{group}")
+            waits = job is not None and job.is_pending and job.reason.strip("()") == "BeginTime"
+            if job is not None and waits and first is not None and first.is_active:
+                with contextlib.suppress(RpcError):
+                    await commands.output(["scontrol", "update", f"jobid={job.job_id}", "StartTime=now"])
 
     async def _start_now(self, run_id: str, job: job_queue.Job) -> None:
         """Makes a requeued job start immediately. It would otherwise wait two minutes until its credential expires."""

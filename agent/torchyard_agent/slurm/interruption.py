@@ -1,4 +1,4 @@
-"""Why Slurm ended a start of a job that may start again, by Slurm's names.
+"""Why Slurm ended a start of a job that may start again, by Slurm's names, and how much time it left for saving.
 
 `scontrol show job` does not tell a preemption without GraceTime from a requeue. slurmstepd, which sends the signals,
 writes the cause into the output of the batch program, and accounting records it.
@@ -10,7 +10,8 @@ import os
 import re
 from typing import Any
 
-from torchyard_agent.slurm import job_queue
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.slurm import commands, job_queue
 from torchyard_agent.slurm.job_queue import Job
 
 NAMES = ("PREEMPTED", "REQUEUED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY")
@@ -18,6 +19,11 @@ LOG = "batch.log"
 """The output of the batch program, in the job's folder."""
 EXPLAIN_WITHIN_S = 5.0
 """Time in seconds that accounting may take to explain an interruption. The run's next start waits for it."""
+RESERVE_S = 2.0
+"""Time in seconds of what Slurm leaves that is reserved for the end of the keepers and for the requeue.
+
+Of less than four times as much, it is a quarter.
+"""
 _TAIL = 1 << 16
 _WRITTEN = {"PREEMPTION": "PREEMPTED", "JOB REQUEUE": "REQUEUED", "NODE FAILURE": "NODE_FAIL", "TIME LIMIT": "TIMEOUT"}
 _LINE = re.compile(rf"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ DUE TO ({'|'.join(_WRITTEN)})")
@@ -45,6 +51,37 @@ def of_ended(job: Job | None, restarts: int, folder: str, log_start: int, defaul
     if shown not in ("", "REQUEUED"):
         return shown
     return _written(folder, log_start) or shown or default
+
+
+async def kill_wait() -> float | None:
+    """Returns the cluster's KillWait in seconds, or None if it is unknown."""
+    try:
+        text = await commands.output(["scontrol", "show", "config"])
+    except RpcError:
+        return None
+    return commands.duration(commands.settings(text).get("KillWait", ""))
+
+
+def time_left(job: Job | None, kill_wait_s: float | None, now: float) -> float | None:
+    """Returns the time in seconds between Slurm's signal and its SIGKILL, or None if it is unknown.
+
+    A signal to a running job is a notice: Slurm does nothing more before the job's end, which is that of the time limit
+    or of the partition's GraceTime. A job that Slurm ends already (requeue, preemption without GraceTime, `scancel`) is
+    killed after KillWait.
+
+    Args:
+        job: The job as shown by `scontrol`, or None if it is unknown.
+        kill_wait_s: The cluster's KillWait, or None if it is unknown or does not apply.
+        now: The time of the signal in seconds since 1970.
+    """
+    if job is not None and job.state == "RUNNING" and job.end is not None and job.end > now:
+        return job.end - now
+    return kill_wait_s
+
+
+def grace_of(left_s: float) -> float:
+    """Returns the longest time in seconds for which ranks may save if Slurm kills the job in `left_s`."""
+    return max(0.0, left_s - min(RESERVE_S, left_s / 4))
 
 
 async def of_killed(job_id: str, folder: str, started: dict[str, Any]) -> str:

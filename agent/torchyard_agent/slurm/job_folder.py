@@ -3,9 +3,13 @@
     job.json       the data that the batch program needs, without secrets (`run_plan.py`)
     job.sh         the script that was submitted
     secrets.json   the values of `program.secrets`, removed at the run's end
-    submitted.json the IDs of the job and of its successors, newest last, with the time of submission
+    submitted.json the IDs of the job and of its successors, newest last, with the time of submission, and those of the
+                   jobs of worker groups (`group_batch.py`) by group
     started.json   the nodes of the current generation by slot, the job's ID and number of restarts, and the size that
                    batch.log had at the start
+    gang.json      the primary's address and the gang link's key, for the jobs of worker groups; while the run is live
+    group-N.sh, group-N.json, group-N.started.json
+                   of the job of a worker group: its script, the problem that it had, and its nodes by slot
     stop.json      the reason of a stop that was requested with a signal, because the keeper could not be reached
     bridge.json    the failed attempts to reach the primary's keeper, if there were any (`bridge_attempts.py`)
     *.log          the output of the batch program and of the keepers
@@ -16,6 +20,7 @@ has its own run folder, so that a requeued job finds its checkpoints on whicheve
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -25,6 +30,7 @@ from torchyard_agent.journal import Journal, JournalReader
 from torchyard_agent.protocol import journal_replay, paths, timestamps
 from torchyard_agent.protocol.run_states import RunState
 
+GANG = "gang.json"
 NAME_PREFIX = "torchyard-"
 """Prefix of the names of jobs, followed by the run ID."""
 LOOK_AT_RUNS = 20
@@ -58,19 +64,39 @@ def write(folder: str, name: str, content: Any) -> None:
     os.replace(scratch, os.path.join(folder, name))
 
 
+def remove(folder: str, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, name))
+
+
 def note_submission(folder: str, job_id: str) -> None:
     known = read(folder, "submitted.json") or {"jobs": []}
-    write(folder, "submitted.json", {"jobs": [*known["jobs"], job_id], "at": time.time()})
+    write(folder, "submitted.json", {**known, "jobs": [*known["jobs"], job_id], "at": time.time()})
 
 
-def job_id(folder: str) -> str:
-    """Returns the ID of the run's newest job, or "" if no job has been submitted."""
-    return (job_ids(folder) or [""])[-1]
+def note_group(folder: str, group: str, job_id: str) -> None:
+    """Notes the job of a worker group, or its successor."""
+    known = read(folder, "submitted.json") or {"jobs": []}
+    groups = known.get("groups", {})
+    write(folder, "submitted.json", {**known, "groups": {**groups, group: [*groups.get(group, []), job_id]}})
+
+
+def group_jobs(folder: str) -> dict[str, str]:
+    """Returns the IDs of the newest jobs of the worker groups that have jobs of their own."""
+    known = (read(folder, "submitted.json") or {}).get("groups", {})
+    return {group: str(jobs[-1]) for group, jobs in known.items() if jobs}
 
 
 def job_ids(folder: str) -> list[str]:
-    """Returns the IDs of the run's job and of its successors, newest last."""
-    return [str(one) for one in read(folder, "submitted.json").get("jobs", [])]
+    """Returns the IDs of the run's newest jobs: its first one, which has the primary, and those of worker groups."""
+    first = job_id(folder)
+    return [*([first] if first else []), *group_jobs(folder).values()]
+
+
+def job_id(folder: str) -> str:
+    """Returns the ID of the run's newest job that has the primary, or "" if no job has been submitted."""
+    jobs = (read(folder, "submitted.json") or {}).get("jobs") or [""]
+    return str(jobs[-1])
 
 
 def view(run_dir: str, run_id: str) -> dict[str, Any]:

@@ -38,6 +38,16 @@ class Job(NamedTuple):
     restarts: int = 0
     is_preempted: bool = False
     """Whether Slurm has begun to take the job's nodes for another job. Only known from `show`."""
+    end: float | None = None
+    """The time in seconds since 1970 at which Slurm will end the job, or ended it. Only known from `show`.
+
+    It is the end of the time limit or, after a preemption with GraceTime, the end of that time.
+    """
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job has nodes."""
+        return self.state in ("CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
 
     @property
     def is_pending(self) -> bool:
@@ -203,13 +213,14 @@ class JobQueue:
             os.close(lock)
 
 
-async def show(job_id: str) -> Job | None:
+async def show(job_id: str, timeout_s: float = commands.TIMEOUT_S) -> Job | None:
     """Returns a job as shown by `scontrol`, or None if Slurm no longer knows the job. This does not count as polling.
 
-    Called only a few times per job: after its submission, and when its keepers are no longer running.
+    Called only a few times per job: after its submission, when Slurm signals it, and when its keepers are no longer
+    running.
     """
     try:
-        text = await commands.output(["scontrol", "-o", "show", "job", job_id])
+        text = await commands.output(["scontrol", "-o", "show", "job", job_id], timeout_s)
     except RpcError:
         return None
     found = commands.pairs(text.splitlines()[0])
@@ -218,7 +229,8 @@ async def show(job_id: str) -> Job | None:
     restarts = found.get("Restarts", "")
     requeues = found.get("Requeue") != "0"
     preempted = found.get("PreemptTime", "None") not in ("None", "N/A", "Unknown", "")
-    return Job(job_id, state, reason, start, nodes, requeues, int(restarts) if restarts.isdigit() else 0, preempted)
+    count, end = int(restarts) if restarts.isdigit() else 0, commands.seconds(found.get("EndTime", ""))
+    return Job(job_id, state, reason, start, nodes, requeues, count, preempted, end)
 
 
 async def accounted_state(job_id: str) -> str:

@@ -13,7 +13,7 @@ from torchyard_agent.keeper.link import gang_link
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.slurm.batch import PORT, SECRET, SLOTS, TAKEN
+from torchyard_agent.slurm.batch import GROUP, LEAVES, PORT, SECRET, SLOTS, TAKEN
 
 if TYPE_CHECKING:
     from torchyard_agent.keeper.keeper import Keeper
@@ -50,14 +50,13 @@ def main(agent_dir: str, run_id: str) -> int:
 class BatchLink:
     """The connection of a keeper to the batch program, which calls the keeper's methods."""
 
-    pause_reason = TAKEN
-
     def __init__(self, slot: str, address: str, port: int, secret: str):
         self._slot = slot
         self._address = address
         self._port = port
         self._secret = bytes.fromhex(secret)
         self._gpus = visible_gpus()
+        self._is_of_group = bool(os.environ.get(GROUP))
         self._stream: Stream | None = None
 
     async def launch(self, keeper: Keeper) -> None:
@@ -72,6 +71,17 @@ class BatchLink:
                     log.exception("%s failed", request.get("op"))
                     stream.send({"error": error.message if isinstance(error, RpcError) else str(error)})
                 request = await stream.receive()
+
+    def on_sigterm(self, keeper: Keeper) -> None:
+        """Pauses the run, and reports Slurm's signal to the batch program, which finds out how much time is left.
+
+        The keeper of a worker group in a job of its own leaves the run instead.
+        """
+        if self._is_of_group:
+            keeper.leave(LEAVES)
+        else:
+            keeper.end_run(TAKEN, is_pause=True)
+        self._report({"signalled": True})
 
     async def _connect(self) -> tuple[Stream, Message]:
         deadline = asyncio.get_running_loop().time() + CONNECT_WITHIN_S
@@ -95,8 +105,10 @@ class BatchLink:
             await keeper.start(_NO_CONNECTION, params)
         elif op == "join":
             await keeper.join(_NO_CONNECTION, params)
+        elif op == "leave":
+            keeper.leave(str(request["reason"]))
         elif op in ("stop", "pause"):
-            keeper.end_run(str(request["reason"]), is_pause=op == "pause")
+            keeper.end_run(str(request["reason"]), is_pause=op == "pause", within_s=request.get("within_s"))
         elif op == "abort":
             asyncio.get_running_loop().create_task(keeper.abort(_NO_CONNECTION, {}))
 

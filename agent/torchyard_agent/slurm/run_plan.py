@@ -8,17 +8,17 @@ become known only to the batch program.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from torchyard_agent.protocol.messages import Member, Prepared
+from torchyard_agent.protocol.messages import Member, OwnJobs, Place, Prepared
 
 PLACEHOLDER = re.compile(r"@(address|interface|run_dir|port|gpu):([\w.-]+?)(?::(\d+))?@")
 _MAY_BE_EMPTY = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """Variables that are omitted if no interface was found, because they would be empty."""
 
 
-def fill(content: Any, prepared: Mapping[str, Prepared], gpus: Mapping[str, list[str]]) -> Any:
+def fill(content: Any, prepared: Mapping[str, Prepared | Place], gpus: Mapping[str, list[str]]) -> Any:
     """Returns JSON content in which all placeholders are replaced. A string that is one port becomes a number.
 
     Args:
@@ -39,13 +39,40 @@ def fill(content: Any, prepared: Mapping[str, Prepared], gpus: Mapping[str, list
     return PLACEHOLDER.sub(lambda match: _value(match, prepared, gpus), content)
 
 
-def _value(match: re.Match[str], prepared: Mapping[str, Prepared], gpus: Mapping[str, list[str]]) -> str:
+def _value(match: re.Match[str], prepared: Mapping[str, Prepared | Place], gpus: Mapping[str, list[str]]) -> str:
     kind, slot, number = match[1], match[2], int(match[3] or 0)
     if kind == "gpu":
         return gpus[slot][number]
     if kind == "port":
         return str(prepared[slot]["ports"][number])
     return str(prepared[slot][kind])  # type: ignore[literal-required]
+
+
+def slots(components: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the slots of a job's components."""
+    return [slot for component in components for slot in component["slots"]]
+
+
+def absent(prepare: Mapping[str, Any], gpus: int) -> tuple[Prepared, list[str]]:
+    """Returns values, which no rank uses, for the placeholders of a slot whose job has not started, and its GPUs."""
+    place = Prepared(
+        pid=0,
+        address="0.0.0.0",  # No process binds this address.
+        interface="",
+        ports=[1] * int(prepare["ports"]),
+        gang_port=0,
+        run_dir="",
+        checkpoint="",
+    )
+    return place, [""] * gpus
+
+
+def own_jobs(start: Mapping[str, Any], later: Collection[str]) -> OwnJobs:
+    """Returns the replicas of the slots in `later`, whose jobs may start later, with their placeholders."""
+    replicas = [one for one in start["replicas"] if one["host"] in later]
+    names = {one["name"] for one in replicas}
+    masters = {gang: one for gang, one in start["cluster"]["masters"].items() if one["replica"] in names}
+    return OwnJobs(replicas=replicas, masters=masters)
 
 
 def members(slots: list[str], prepared: Mapping[str, Prepared]) -> list[Member]:

@@ -179,13 +179,16 @@ class _Session:
 
     async def nodes(self, connection: Connection, params: Params) -> Any:
         """Returns the nodes of a run's current or last start by slot, or {} before the first start."""
-        run_dir = self._runs.folder(str(params["run_id"]))
-        return (job_folder.read(job_folder.path(run_dir), "started.json") or {}).get("nodes", {})
+        folder = job_folder.path(self._runs.folder(str(params["run_id"])))
+        found: dict[str, str] = {}
+        for name in ("started.json", *(f"{group}.started.json" for group in job_folder.group_jobs(folder))):
+            found.update((job_folder.read(folder, name) or {}).get("nodes", {}))
+        return found
 
     async def submit(self, connection: Connection, params: Params) -> Any:
-        """Writes the run's job folder, tests the request, and submits the job.
+        """Writes the run's job folder, tests the requests, and submits the job and those of worker groups.
 
-        Raises RpcError (`never_starts`) if the cluster can never satisfy the request.
+        Raises RpcError (`never_starts`) if the cluster can never satisfy a request.
         """
         run_id = str(params["run_id"])
         run_dir = job_folder.run_dir(self._agent_dir, self._cluster, run_id)
@@ -195,16 +198,34 @@ class _Session:
         os.makedirs(folder, 0o700)
         try:
             script = self._write(folder, run_dir, params)
-            await self._test(script)
-            said = await commands.output(["sbatch", "--parsable", script])
-            job_id = said.strip().splitlines()[-1].split(";")[0]
+            groups = {group: self._write_group(folder, group, text) for group, text in params.get("groups", {}).items()}
+            for each in (script, *groups.values()):
+                await self._test(each)
+            job_id = await self._submit(script)
             job_folder.note_submission(folder, job_id)
+            for group, each in groups.items():
+                job_folder.note_group(folder, group, await self._submit(f"--dependency=after:{job_id}", each))
             self._journal(run_dir, params, job_id)
             await self._look_at(run_id, job_id)
         except BaseException:
+            with contextlib.suppress(RpcError):
+                if submitted := job_folder.job_ids(folder):
+                    await commands.output(["scancel", *submitted])
             shutil.rmtree(run_dir, ignore_errors=True)
             raise
-        return {"job_id": job_id, "run_dir": run_dir, "script": await _read(script)}
+        jobs = job_folder.group_jobs(folder)
+        return {"job_id": job_id, "group_jobs": jobs, "run_dir": run_dir, "script": await _read(script)}
+
+    async def _submit(self, *arguments: str) -> str:
+        """Submits a script. Returns the ID of the job."""
+        said = await commands.output(["sbatch", "--parsable", *arguments])
+        return said.strip().splitlines()[-1].split(";")[0]
+
+    def _write_group(self, folder: str, group: str, text: str) -> str:
+        """Writes the script of the job of a worker group. Returns its path."""
+        if not re.fullmatch(r"group-[1-9]\d{0,5}", group):
+            raise RpcError(f"{group} is no worker group", "params")
+        return self._write_script(folder, f"{group}.sh", text, group)
 
     def _write(self, folder: str, run_dir: str, params: Params) -> str:
         """Writes the files of the job. Returns the path of the script."""
@@ -213,16 +234,20 @@ class _Session:
         job_folder.write(folder, "secrets.json", params["secrets"])
         record = {**params["job"]["prepare"][self._primary], "host": self._primary}
         job_folder.write(run_dir, "run.json", record)
-        main = os.path.join(self._archive, "torchyard_agent", "__main__.py")
-        command = shlex.join([sys.executable, "-I", "-S", main, "slurm-batch", folder])
-        text = str(params["script"]).replace(SUBMISSION, command).replace("@job@", folder)
-        script = os.path.join(folder, "job.sh")
-        with open(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:
-            file.write(text)
+        script = self._write_script(folder, "job.sh", str(params["script"]))
         with contextlib.suppress(OSError):
             os.utime(self._archive)  # Garbage collection reads the time of last use from it.
             with open(paths.archive_note(run_dir), "w") as note:
                 note.write(os.path.basename(self._archive))
+        return script
+
+    def _write_script(self, folder: str, name: str, text: str, *arguments: str) -> str:
+        """Writes a script that runs the batch program with these arguments. Returns its path."""
+        main = os.path.join(self._archive, "torchyard_agent", "__main__.py")
+        command = shlex.join([sys.executable, "-I", "-S", main, "slurm-batch", folder, *arguments])
+        script = os.path.join(folder, name)
+        with open(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:
+            file.write(text.replace(SUBMISSION, command).replace("@job@", folder))
         return script
 
     async def _test(self, script: str) -> None:

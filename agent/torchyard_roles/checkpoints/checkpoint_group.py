@@ -96,7 +96,7 @@ class CheckpointGroup:
             if environment.group_rank == self._ranks()[0]:
                 self._store.set(key, b"1")
             else:
-                self._store.get(key, environment.options.stop_grace_s)
+                self._store.get(key, environment.stop_grace_s)
         except RolesError:
             return  # The first rank has exited or is too slow, or the join store is lost.
 

@@ -169,7 +169,7 @@ ANSWERS: dict[str, Any] = {
         "memberships?": [_MEMBERSHIP],
         "interruptions?": [_INTERRUPTION],
         "telemetry_problem?": str,
-        "jobs?": [str],
+        "jobs?": [{"job_id": str, "group": str, "state": str, "problem": str}],
         "record": {"name?": str, "snapshot?": MAYBE_TEXT, "record?": _RECORD},
     },
     "run.invite": {

@@ -8,7 +8,17 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
-from torchyard_agent.protocol.messages import Cluster, Join, Member, Policy, Prepare, Prepared, ReplicaPlan, Start
+from torchyard_agent.protocol.messages import (
+    Cluster,
+    Join,
+    Member,
+    OwnJobs,
+    Policy,
+    Prepare,
+    Prepared,
+    ReplicaPlan,
+    Start,
+)
 from torchyard_agent.protocol.sweep_messages import Sweep
 from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused, HostError
@@ -229,6 +239,7 @@ def run_start(
         start_at=reserved.start_at.isoformat() if reserved.start_at else None,
         booking=_booking(reserved),
         sweep=sweep,
+        own_jobs=OwnJobs(replicas=[], masters={}),
     )
 
 

@@ -103,7 +103,7 @@ def test_a_waiting_job_that_is_cancelled_in_slurm_stops_its_run(queue: Queue) ->
     queue.set_state("CANCELLED")
     shown = queue.ask("hpc.1", "run.show")
     assert (shown["state"], shown["reason"]) == ("stopped", "its job 7 was cancelled in Slurm")
-    assert shown["jobs"] == ["6", "7"]
+    assert [job["job_id"] for job in shown["jobs"]] == ["7"]
     assert [(one["name"], one["host"], one["state"]) for one in shown["replicas"]] == [
         ("worker-0", "hpc.1", "stopped"),
         ("worker-1", "hpc.2", "stopped"),

@@ -265,6 +265,7 @@ def test_the_roles_read_all_options_that_a_topology_has() -> None:
     """All settings of the strategies exist in `torchyard_roles` with the same names and defaults as in topologies."""
     defaults = {name: field.default for name, field in Strategy.model_fields.items()}
     defaults["mixing"] = 0.0  # The desktop sends 0 if `mixing` is None.
+    defaults["start_wait_s"] = 600.0  # Only a launch on a cluster sends this.
     defaults |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
     assert {**asdict(Options()), "kind": StrategyKind.NONE} == defaults
     what = topology(WORKERS, SERVERS, strategy="{kind: downpour, push_every: 4, worker_groups: 2, on_nan: skip}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ INTERVAL_STEPS = 20
 STEPS_BETWEEN = 12
 """Steps that a run takes before it is interrupted."""
 ENDLESS = 10_000
+KILL_WAIT, GRACE_TIME = (5.0, 5.0), (50.0, 61.0)
 USER_SIGNAL = {"SlurmctldParameters": "preempt_send_user_signal"}
 PROOF = REPOSITORY / "docs" / "proof" / "slurm-interruptions.md"
 TIMES = 20
@@ -120,6 +122,8 @@ class Interruption:
     cause: str
     times: int = TIMES
     """The number of repetitions in the proof."""
+    leaves_s: tuple[float, float] = (0.0, 0.0)
+    """The least and the most time in seconds that Slurm leaves for saving."""
 
 
 def requeue(run: Training) -> None:
@@ -156,11 +160,13 @@ def lose_a_node(run: Training) -> None:
 
 
 INTERRUPTIONS = {
-    "`scontrol requeue`": Interruption(requeue, "REQUEUED"),
-    "preemption with GraceTime": Interruption(preempt, "PREEMPTED"),
-    "preemption with GraceTime and preempt_send_user_signal": Interruption(preempt_with_user_signal, "PREEMPTED", 5),
-    "preemption without GraceTime": Interruption(preempt_without_grace, "PREEMPTED"),
-    "time limit": Interruption(reach_the_time_limit, "TIMEOUT"),
+    "`scontrol requeue`": Interruption(requeue, "REQUEUED", leaves_s=KILL_WAIT),
+    "preemption with GraceTime": Interruption(preempt, "PREEMPTED", leaves_s=GRACE_TIME),
+    "preemption with GraceTime and preempt_send_user_signal": Interruption(
+        preempt_with_user_signal, "PREEMPTED", 5, leaves_s=GRACE_TIME
+    ),
+    "preemption without GraceTime": Interruption(preempt_without_grace, "PREEMPTED", leaves_s=KILL_WAIT),
+    "time limit": Interruption(reach_the_time_limit, "TIMEOUT", leaves_s=(20.0, 61.0)),
     "loss of a node": Interruption(lose_a_node, "NODE_FAIL", 3),
 }
 
@@ -175,6 +181,10 @@ def test_a_run_that_slurm_interrupts_continues_and_names_the_cause(
         assert 0 <= run.interrupt(way).steps <= INTERVAL_STEPS
     shown = run.desktop.shown(run.run_id)
     assert [one["cause"] for one in shown["interruptions"]] == [way.cause for way in ways]
+    batch_log = (run.desktop.run_dir(run.run_id) / "job" / "batch.log").read_text()
+    for way, left_s in zip(ways, re.findall(r"time left for saving: ([\d.]+) s", batch_log), strict=True):
+        least, most = way.leaves_s
+        assert least <= float(left_s) <= most, (way.act, batch_log)
     printed = run.desktop.torchyard("runs", "show", run.run_id).stdout
     assert f"{len(ways)} interruptions by Slurm, the last " in printed
     run.stop()

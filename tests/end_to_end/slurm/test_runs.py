@@ -64,7 +64,7 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
     desktop.wait_for(run_id, "running")
     (cluster.controller.home / "end").touch()
     shown = desktop.wait_for(run_id, "succeeded")
-    assert shown["jobs"] == [waiting]
+    assert [one["job_id"] for one in shown["jobs"]] == [waiting]
     followed, _ = follower.communicate(timeout=RUN_S)
     assert (follower.returncode, sorted(line.split()[3] for line in followed.splitlines())) == (0, ["n1", "n2", "n3"])
     fetched = desktop.torchyard("runs", "fetch", run_id, "*/result.txt", "-o", desktop.directory / "fetched")

@@ -70,6 +70,8 @@ class HostLost(NamedTuple):
 
     host: str
     why: str
+    has_left: bool = False
+    """Whether the keeper has announced that it leaves the run, because its own job ends."""
 
 
 class GangTrains(NamedTuple):
@@ -170,6 +172,8 @@ class StopRequested(NamedTuple):
     force: bool = False
     is_failure: bool = False
     """Whether the run has failed, as a sweep without a complete trial has, and was not stopped."""
+    within_s: float | None = None
+    """The longest grace period in seconds, if a scheduler leaves less time than the policy."""
 
 
 class TimerFired(NamedTuple):

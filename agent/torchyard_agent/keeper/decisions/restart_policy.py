@@ -154,6 +154,7 @@ def on_host_lost(step: Step, host: str) -> None:
 
 def settle(step: Step) -> None:
     """Advances every gang to its next phase where possible."""
+    _end_with_too_few(step)
     for name in [gang.name for gang in sorted(step.run.gangs, key=lambda gang: _trains(step.run, gang))]:
         if step.run.outcome is not None:
             return
@@ -168,7 +169,8 @@ def settle(step: Step) -> None:
             replica_return.settle(step, gang)
         elif gang.phase == UP and _may_return(step.run, gang):
             hosts = dict.fromkeys(one.host for one in step.run.replicas if one.gang == name)
-            gang = _begin_clearing(step, gang, f"{' and '.join(hosts)} came back")
+            how = f"joined: the job of {name} has started" if _is_own_job(step.run, gang) else "came back"
+            gang = _begin_clearing(step, gang, f"{' and '.join(hosts)} {how}")
             gang = step.set_gang(name, phase=WAITING)
         if gang.phase == WAITING:
             _restart(step, gang)
@@ -272,7 +274,7 @@ def _restart(step: Step, gang: Gang) -> None:
             exit_code=None,
             reason="",
             failure=None,
-            restarts=one.restarts + 1,
+            restarts=one.restarts + (one.state is not ReplicaState.PENDING),
             dropped=False,
             missing=False,
             phase="",
@@ -302,7 +304,47 @@ def _is_dispensable(run: Run, members: list[Replica]) -> bool:
 
 def _may_return(run: Run, gang: Gang) -> bool:
     """Returns whether a gang that the run dropped can be restarted because all its hosts have returned."""
-    return not run.members(gang) and _may_restart(run, gang) and not _lost_hosts(run, gang)
+    if not run.started or run.members(gang) or _lost_hosts(run, gang):
+        return False
+    if not _is_own_job(run, gang):
+        return _may_restart(run, gang)
+    there = [one.state for one in run.replicas if one.gang == gang.name]
+    return all(state.is_terminal or state is ReplicaState.PENDING for state in there)
+
+
+def _is_own_job(run: Run, gang: Gang) -> bool:
+    """Returns whether the gang's hosts belong to a job of their own."""
+    return any(run.host(one.host).own_job for one in run.replicas if one.gang == gang.name)
+
+
+def leave(step: Step, host: str, why: str) -> None:
+    """Continues without a worker group whose job has ended, until that job starts again.
+
+    This is no restart, and no failure of the group. The ranks of the group on other hosts are ended.
+    """
+    for name in dict.fromkeys(one.gang for one in step.run.replicas if one.host == host):
+        for one in step.run.replicas:  # Those of a group that was dropped before may still be ending.
+            is_there = one.gang == name and one.host == host and one.state is not ReplicaState.PENDING
+            if is_there and not one.state.is_terminal:
+                step.set_replica(one.name, state=ReplicaState.LOST, reason=why)
+        members = step.run.members(step.run.gang(name))
+        if all(one.state is ReplicaState.SUCCEEDED for one in members):
+            continue
+        step.set_gang(name, phase=UP, failures=(), cause="", clearing=(), trains=False)
+        if step.run.outcome is None:
+            step.end(members, KILL_AFTER_S)
+        for one in members:
+            step.set_replica(one.name, dropped=True)
+
+
+def _end_with_too_few(step: Step) -> None:
+    """Ends the run if jobs have ended whose hosts the run needs (`min_replicas`), and did not start again in time."""
+    over = [host for host in step.run.hosts if host.own_job and host.lost and host.wait_until <= step.now]
+    names = {host.name for host in over if host.joined}
+    without = [one for one in step.run.replicas if one.host in names and one.dropped]
+    too_few = _too_few(step.run, without) if step.run.started and step.run.outcome is None else None
+    if too_few is not None:
+        step.fail(Failure(too_few, curable=False))
 
 
 def _too_few(run: Run, without: list[Replica]) -> str | None:

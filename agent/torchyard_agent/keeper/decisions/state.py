@@ -90,6 +90,12 @@ class Host(NamedTuple):
     """A description of the process that uses the GPUs if the host could not lock them, otherwise ""."""
     dismissed: bool = False
     """Whether the host was added to the live run and has left it, because no replica was added there."""
+    own_job: bool = False
+    """Whether the host belongs to a job of its own, as that of a worker group on a cluster.
+
+    The job may start after the run, end before it, and start again on another node. The others go on in the meantime,
+    and the host is lost while its job does not run.
+    """
 
 
 class Failure(NamedTuple):

@@ -12,7 +12,7 @@ Only the primary decides, so a run has one cause of failure, one end and one ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Callable
 
 from torchyard_agent.keeper.decisions import events, instructions, replica_return, restart_policy
@@ -35,6 +35,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 __all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
 
+WAITS_FOR_JOB = "its job has not started yet"
 LEFTOVERS_GRACE_S = 2.0
 """Grace period in seconds for processes that the ranks of a successful run left behind."""
 LEFTOVERS_GRACE_AFTER_FAILURE_S = 0.5
@@ -51,6 +52,7 @@ def begin(
     meeting_point: str = "",
     scheduled: str = "",
     gpus_within_s: float = 600.0,
+    own_jobs: Collection[str] = (),
 ) -> tuple[Run, list[Instruction]]:
     """Returns the initial state of a run and the first instructions. All keepers of the run must already be prepared.
 
@@ -58,10 +60,17 @@ def begin(
         hosts: The names of the hosts, beginning with the primary's.
         scheduled: The start time of a scheduled run as text. The hosts join, but start no ranks before the event
             `StartDue`.
+        own_jobs: The hosts that belong to jobs of their own (`Host.own_job`). They join when their jobs start.
     """
-    known = tuple(map(replica_of, replicas))
+    known = tuple(
+        one._replace(dropped=True, reason=WAITS_FOR_JOB) if one.host in own_jobs else one
+        for one in map(replica_of, replicas)
+    )
     gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
-    there = tuple(Host(name, ready=not scheduled) for name in hosts)
+    there = tuple(
+        Host(name, ready=not scheduled, own_job=name in own_jobs, lost=name in own_jobs, connected=name not in own_jobs)
+        for name in hosts
+    )
     run = Run(policy, known, there, gangs, meeting_point, lease_s, collect_s)
     run = run._replace(scheduled=scheduled, gpus_within_s=gpus_within_s)
     step = Step(run, 0.0)
@@ -87,20 +96,34 @@ def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instructio
 
 def _on_joined(step: Step, event: events.HostJoined) -> None:
     step.set_host(event.host, joined=True, connected=True)
+    if step.run.host(event.host).own_job:
+        step.set_host(event.host, lost=False, swept=step.run.outcome is not None)
     if not step.run.scheduled and not step.run.host(event.host).ready and step.run.outcome is None:
         step.out.append(instructions.AcquireGpus(event.host, step.run.only_if_idle))
     _start_when_ready(step)
 
 
 def _start_when_ready(step: Step) -> None:
-    if step.run.started or step.run.outcome or not all(host.joined and host.ready for host in step.run.hosts):
+    if step.run.started or step.run.outcome or not all(host.ready for host in step.run.hosts):
+        return
+    if not all(host.joined or host.own_job for host in step.run.hosts) or _lacks_replicas(step.run):
         return
     if step.run.state is RunState.WAITING:
         step.record_run(RunState.STARTING, "")
     step.set(started=True)
     for replica in step.run.replicas:
-        step.set_replica(replica.name, state=ReplicaState.STARTING)
+        if not replica.dropped:
+            step.set_replica(replica.name, state=ReplicaState.STARTING)
     step.out.append(instructions.StartRanks())
+
+
+def _lacks_replicas(run: Run) -> bool:
+    """Returns whether a pool has fewer replicas than its `min_replicas`, because jobs of its hosts do not run yet."""
+    planned = [one.pool for one in run.replicas]
+    there = [one.pool for one in run.replicas if not run.host(one.host).lost]
+    least = run.policy["min_replicas"]
+    pools = {one.pool for one in run.replicas if run.host(one.host).own_job}
+    return any(there.count(pool) < least.get(pool, planned.count(pool)) for pool in pools)
 
 
 def _on_start_due(step: Step, event: events.StartDue) -> None:
@@ -186,7 +209,10 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
         _on_lost_before_start(step, host.name, event.why)
         return
     restart_policy.on_host_lost(step, host.name)
-    why = f"{host.name} was lost: {event.why}"
+    why = f"{host.name} {'has left' if event.has_left else 'was lost'}: {event.why}"
+    if host.own_job:
+        restart_policy.leave(step, host.name, why)
+        return
     if not step.run.started:  # The run ends, because a host was lost before any rank was started.
         step.fail(Failure(why))
     for replica in step.run.replicas:
@@ -210,16 +236,25 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
     if step.run.outcome is None:
         step.set(outcome=RunState.FAILED if event.is_failure else RunState.STOPPED, chosen=True)
         step.record_run(RunState.STOPPING, event.reason)
-        step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
+        grace_s = 0.0 if event.force else step.run.policy["stop_grace_s"]
+        step.end(step.run.replicas, grace_s if event.within_s is None else min(grace_s, event.within_s))
+    elif event.within_s is not None and not event.force:  # The run is already ending, and has less time than it had.
+        if step.run.outcome is RunState.STOPPED and step.now + event.within_s < step.run.end_by:
+            step.end(step.run.replicas, event.within_s)
+            step.out += [instructions.Sweep(host, event.within_s) for host in _unswept(step.run)]
     elif event.force:  # The run is already ending. A forced stop ends the grace period.
         step.end(step.run.replicas, 0.0)
-        if step.run.sweeping:
-            step.out += [instructions.Sweep(one.name, 0.0) for one in step.run.hosts if not one.swept and not one.lost]
+        step.out += [instructions.Sweep(host, 0.0) for host in _unswept(step.run)]
+
+
+def _unswept(run: Run) -> list[str]:
+    """Returns the hosts that were ordered to end the remaining processes and have not done so yet."""
+    return [host.name for host in run.hosts if run.sweeping and not host.swept and not host.lost]
 
 
 def _on_timer(step: Step, event: events.TimerFired) -> None:
     if event.timer == instructions.JOIN:
-        late = [host.name for host in step.run.hosts if not host.joined]
+        late = [host.name for host in step.run.hosts if not host.joined and not host.own_job]
         # This timer is relevant only before the run starts. Hosts that are added later have a timer of their own.
         if late and step.run.outcome is None and not step.run.started:
             step.set(outcome=RunState.FAILED, failures=tuple(_did_not_join(name, step.run) for name in late))
@@ -293,7 +328,8 @@ def _settle(step: Step) -> None:
     run = step.run
     if run.state in (RunState.STARTING, RunState.RESTARTING) and run.started and run.outcome is None:
         waiting = (ReplicaState.PENDING, ReplicaState.STARTING)
-        none_waits = not any(replica.state in waiting and not replica.missing for replica in run.replicas)
+        counted = [one for one in run.replicas if not one.missing and not (one.dropped and run.host(one.host).own_job)]
+        none_waits = not any(replica.state in waiting for replica in counted)
         if none_waits and (run.state is RunState.STARTING or restart_policy.trainers_are_up(run)):
             step.record_run(RunState.RUNNING, "")
     _settle_success(step)

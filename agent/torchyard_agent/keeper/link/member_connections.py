@@ -31,6 +31,10 @@ class MemberConnections:
         """
         return self._epochs.setdefault(host, epoch) == epoch
 
+    def is_known(self, host: str, epoch: str) -> bool:
+        """Returns whether this keeper acts for the host already."""
+        return self._epochs.get(host) == epoch
+
     def channel(self, host: str) -> MessageChannel | None:
         """Returns the channel of a member, or None if the member has never connected."""
         return self._channels.get(host)

@@ -104,6 +104,14 @@ class ForwardedStop(NamedTuple):
     force: bool
     asked: Json | None = None
     pause: bool = False
+    within_s: float | None = None
+    """The longest grace period in seconds, if it may be shorter than that of the policy."""
+
+
+class HostLeaves(NamedTuple):
+    """Report that a host leaves the run because its own job ends. The keeper ends its ranks itself."""
+
+    why: str
 
 
 class TrialRequest(NamedTuple):
@@ -155,6 +163,7 @@ FromMember = Union[
     ReplicaMetrics,
     ProcessesStuck,
     ForwardedStop,
+    HostLeaves,
     TrialAnswer,
 ]
 
@@ -191,6 +200,7 @@ _FROM_MEMBER: dict[str, Any] = {
     "report": ReplicaMetrics,
     "stuck": ProcessesStuck,
     "stop": ForwardedStop,
+    "leaves": HostLeaves,
     "trial_answer": TrialAnswer,
 }
 _NAMES: dict[type, str] = {kind: name for table in (_FROM_PRIMARY, _FROM_MEMBER) for name, kind in table.items()}

@@ -278,12 +278,15 @@ class RankSupervisor:
         SIGTERM is sent to the ranks' process groups, and SIGKILL also to all their descendants.
 
         Args:
-            is_stop: Whether the run is being stopped. The ranks are informed of this by a file, and then save. If the
-                file cannot be written, they do not save.
+            is_stop: Whether the run is being stopped. The ranks are informed of this by a file that contains
+                `grace_s`, and then save. If the file cannot be written, they do not save.
         """
         if is_stop:
             try:
-                os.close(os.open(self.place.stop_file, os.O_WRONLY | os.O_CREAT, 0o600))
+                scratch = f"{self.place.stop_file}.new"
+                with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                    file.write(f"{grace_s:.3f}")
+                os.rename(scratch, self.place.stop_file)  # Ranks must not read an empty file.
             except OSError as error:
                 log.warning("the ranks do not learn that the run is stopped: %s", error)
         self._ending |= names

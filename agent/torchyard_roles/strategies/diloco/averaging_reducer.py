@@ -242,8 +242,8 @@ def serve(environment: Environment) -> None:
         with ServingReports(environment, lambda: {"clients": float(server.clients)}, lambda: sum(server.traffic())):
             while not stopping.wait(LOOK_EVERY_S) and not attendance.look():
                 pass
-            deadline = time.monotonic() + options.stop_grace_s - EXIT_RESERVE_S
-            while server.clients and time.monotonic() < deadline:
+            stopped = time.monotonic()
+            while server.clients and time.monotonic() < stopped + environment.stop_grace_s - EXIT_RESERVE_S:
                 time.sleep(0.01)
     finally:
         # Only the exit remains, which the signal must not interrupt.

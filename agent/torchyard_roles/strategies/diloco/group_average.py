@@ -74,6 +74,7 @@ class GroupAverage:
         wire: The encoding of differences and averages.
         fragments: The number of the model's parts that are averaged in turn.
         reducers: The number of reducers, which average if they can be reached.
+        start_wait_s: The longest wait for groups that have not started, by default `host_wait_s`.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class GroupAverage:
         fragments: int = 1,
         reducers: int = 0,
         host_wait_s: float = HOST_WAIT_S,
+        start_wait_s: float | None = None,
     ) -> None:
         self._group = group
         self._groups = groups
@@ -110,6 +112,7 @@ class GroupAverage:
         """
         self._taken_rest: torch.Tensor | None = None
         self._host_wait_s = host_wait_s
+        self._start_wait_s = host_wait_s if start_wait_s is None else start_wait_s
         self._process = ""
         self._state: RoundState | None = None
         self._mailbox = Mailbox()
@@ -153,7 +156,7 @@ class GroupAverage:
     def start(self, round_: int, lineage: str) -> Outcome:
         """Becomes a member, and loads another group's outer parameters and momentum unless this group keeps its own.
 
-        The chief's group defines the first members, once all groups can be reached or after `host_wait_s`. If a group
+        The chief's group defines the first members, once all groups can be reached or after `start_wait_s`. If a group
         starts later, it becomes a member at the end of the current round.
 
         Args:
@@ -472,7 +475,7 @@ class GroupAverage:
         before = self._state
         here = {CHIEF: own}
         reducers: dict[int, Announcement] = {}
-        deadline = time.monotonic() + (self._host_wait_s if before is None else RECOVER_S)
+        deadline = time.monotonic() + (self._start_wait_s if before is None else RECOVER_S)
         while len(here) + len(reducers) < self._groups + self._reducers and time.monotonic() < deadline:
             for group in range(1, self._groups):
                 text = self._store.try_get(f"{HERE}/{group}") if group not in here else None

@@ -421,7 +421,7 @@ class OuterServer:
                 except (PeerLost, ProtocolError) as error:
                     self._fail(error.message)
                     return
-                if now > began + self._host_wait_s:
+                if now > began + min(self._host_wait_s, self._options.start_wait_s):
                     for group in rounds.give_up_expected():
                         log(self.name, f"Worker group {group} has not started. Training continues without it.")
                 if rounds.waits_for_chief:
@@ -548,7 +548,7 @@ def serve(environment: Environment) -> None:
     )
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        server.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
+        server.finish_soon(environment.stop_grace_s - EXIT_RESERVE_S)
 
     signal.signal(signal.SIGTERM, stop)
     listener = tensor_connection.listen_at(servers[index])

@@ -420,6 +420,7 @@ class Diloco(Strategy):
                 self._wire,
                 fragments=self._fragments,
                 reducers=len(environment.peers.reducer),
+                start_wait_s=self._options.start_wait_s,
             )
             outcome = self._average.start(*restored)
         if outcome is Outcome.KEPT:

@@ -224,7 +224,7 @@ class Hogwild(Strategy):
         if self._group is not None and self._step is not None and not self._finished:
             # When the run is stopped, pending updates are exchanged within a time limit, and without collective calls
             # in the group.
-            self._group.stop(self._environment.options.stop_grace_s / 3)
+            self._group.stop(self._environment.stop_grace_s / 3)
         self._abandon()
         self._inside.leave()
 

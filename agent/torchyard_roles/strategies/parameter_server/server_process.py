@@ -210,7 +210,7 @@ def serve(environment: Environment) -> None:
         server.resume()
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        server.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
+        server.finish_soon(environment.stop_grace_s - EXIT_RESERVE_S)
 
     signal.signal(signal.SIGTERM, stop)
     # The connection threads already sum chunks in parallel. Additional torch threads would only compete with them.

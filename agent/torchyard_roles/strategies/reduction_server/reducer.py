@@ -487,7 +487,7 @@ def serve(environment: Environment) -> None:
     reducer = Reducer(listen_at(places[0]), environment.key, environment.replica)
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        reducer.finish_soon(environment.options.stop_grace_s - EXIT_RESERVE_S)
+        reducer.finish_soon(environment.stop_grace_s - EXIT_RESERVE_S)
 
     signal.signal(signal.SIGTERM, stop)
     try:

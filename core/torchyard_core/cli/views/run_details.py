@@ -48,8 +48,6 @@ def print_run(shown: dict[str, Any]) -> None:
     say(f"{shown['state']}{stale}{reason}")
     by = f" from {shown['launched_from']}" if shown["launched_from"] else ""
     say(f"submitted {since(shown['submitted'])}{by}, on {', '.join(shown['hosts'])}")
-    if jobs := shown.get("jobs"):
-        say(f"{'job' if len(jobs) == 1 else 'jobs'} {', '.join(jobs)} of Slurm")
     if shown["restarted_from"]:
         say(f"restart of {shown['restarted_from']}")
     for request in shown["asked"]:
@@ -64,6 +62,8 @@ def print_run(shown: dict[str, Any]) -> None:
     if interruptions := shown.get("interruptions"):
         last, times = interruptions[-1], counted(len(interruptions), "interruption")
         say(f"{times} by Slurm, the last {since(last['time'])}: {last['cause']}")
+    if jobs := shown.get("jobs"):
+        say(f"{'job' if len(jobs) == 1 else 'jobs'} {', '.join(map(_job, jobs))}")
     if shown.get("telemetry_problem"):
         say(f"live telemetry is missing: {shown['telemetry_problem']}")
     if shown["replicas"]:
@@ -105,6 +105,13 @@ def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:
     values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.custom_metrics(metrics)]
     if values:
         say(f"{replica}  {', '.join(values)}")
+
+
+def _job(job: dict[str, str]) -> str:
+    """Returns a job of a run on a cluster, such as `4712 of group-1 (PENDING)`."""
+    about = ": ".join(filter(None, (job["state"], job["problem"])))
+    group = f" of {job['group']}" if job["group"] else ""
+    return f"{job['job_id']}{group}{f' ({about})' if about else ''}"
 
 
 def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str]) -> list[str]:

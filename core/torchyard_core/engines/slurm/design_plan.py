@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torchyard_core.engines.slurm.description import ClusterDescription
-from torchyard_core.engines.slurm.planned_nodes import Component, components_of
+from torchyard_core.engines.slurm.planned_nodes import Component, jobs_of, separated
 from torchyard_core.fleet.cluster import Cluster, cluster_named_by, moved_to_cluster
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.rank_assignment import plan as make_plan
@@ -31,7 +31,7 @@ class PlanOnCluster:
         topology, slots = design_input(source.topology, cluster, description)
         found = replace(source, topology=topology).check(slots)
         planned, used = numbered_slots(make_plan(topology, slots, found=found, line=source.line), cluster, slots)
-        return cls(planned, used, tuple(components_of(planned)))
+        return cls(planned, used, tuple(one for job in jobs_of(planned) for one in job.components))
 
 
 def design_input(
@@ -52,11 +52,13 @@ def design_input(
 
 def numbered_slots(plan: Plan, cluster: Cluster, slots: Sequence[HostFacts]) -> tuple[Plan, tuple[HostFacts, ...]]:
     """Returns the plan with the slots numbered as in a launch, and the slots that it uses, in this order."""
-    order = [slot for component in components_of(plan) for slot in component.slots]
+    plan = separated(plan)
+    order = [slot for job in jobs_of(plan) for slot in job.slots]
     known = {slot.name: slot for slot in slots}
     if order == [cluster.name]:  # The shapes of the nodes are not known yet.
         return plan, tuple(slots)
     names = {slot: cluster.slot(number) for number, slot in enumerate(order, 1)}
     replicas = tuple(replace(one, host=names[one.host]) if one.host is not None else one for one in plan.replicas)
-    used = tuple(replace(known[slot], name=name, address=name) for slot, name in names.items())
+    # The slot of a worker group in a job of its own is named after the slot with which it was planned.
+    used = tuple(replace(known[slot.partition("/")[0]], name=name, address=name) for slot, name in names.items())
     return replace(plan, replicas=replicas, hosts=tuple(names.values())), used

@@ -12,10 +12,12 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription, never_starts
 from torchyard_core.engines.slurm.planned_nodes import (
+    ClusterJob,
     Component,
-    components_of,
+    jobs_of,
     renumbered,
     request_text,
+    separated,
     with_gpu_types,
     without_placeholders,
 )
@@ -23,6 +25,7 @@ from torchyard_core.engines.slurm.script import (
     FOLDER,
     RESERVATION,
     SUBMISSION,
+    dependent,
     in_reservation,
     job_script,
     survives_node_loss,
@@ -76,10 +79,11 @@ class SlurmLaunch(Launch):
             if self.booking is not None:
                 progress.report_check(self._look_for_reservation(login, self.booking))
             planned = self._plan_on(description)
-            components = components_of(planned)
+            jobs = jobs_of(planned)
             planned = renumbered(planned, hosts.cluster)
-            components = _renamed(components, planned)
-            progress.report_check(self._request_check(components))
+            jobs = _renamed(jobs, planned)
+            for job in jobs:
+                progress.report_check(self._request_check(job))
             progress.stop_if_cancelled()
             links = {slot: hosts.link(slot, install=True) for slot in planned.hosts}
             primary = planned.hosts[0]
@@ -95,10 +99,12 @@ class SlurmLaunch(Launch):
                 root = self.again.snapshot
                 own = {primary: links[primary]}
                 provide_code(self.again.run_id, root, self.again.links, own, self.hosts, progress)  # type: ignore[arg-type]
-            params = self._submission(planned, components, root)
+            params = self._submission(planned, jobs, root)
             submitted = True
             answer = self._submit_job(links[primary], params)
-            progress.report_check(Check("starting", hosts.cluster.name, True, f"job {answer['job_id']} submitted"))
+            submitted_jobs = [answer["job_id"], *answer.get("group_jobs", {}).values()]
+            text = f"{'job' if len(submitted_jobs) == 1 else 'jobs'} {', '.join(submitted_jobs)} submitted"
+            progress.report_check(Check("starting", hosts.cluster.name, True, text))
             timings["submitted_s"] = progress.elapsed_s()
             progress.stop_if_cancelled()
             started = StartedRun(
@@ -116,14 +122,20 @@ class SlurmLaunch(Launch):
     def script(self) -> str:
         """Returns the script that `run` submits, with placeholders for the run's ID and for paths on the cluster.
 
-        Nothing is submitted. Raises the errors of `run` about the topology and the cluster.
+        If worker groups have jobs of their own, their scripts follow. Nothing is submitted. Raises the errors of `run`
+        about the topology and the cluster.
         """
         cluster = self._cluster.cluster
         description = self.description or ClusterDescription.read(self._cluster.login(), cluster)
-        components = components_of(self._plan_on(description))
-        text = job_script("RUN-ID", self.topology, cluster, components, self._delay_s)
         command = "PYTHON -I -S AGENT/torchyard_agent/__main__.py slurm-batch JOB-FOLDER"
-        return text.replace(SUBMISSION, command).replace(FOLDER, "JOB-FOLDER")
+        texts = []
+        jobs = jobs_of(self._plan_on(description))
+        for job in jobs:
+            text = self._script("RUN-ID", job, is_only=len(jobs) == 1).replace(
+                SUBMISSION, f"{command} {job.group}".rstrip()
+            )
+            texts.append(text.replace(FOLDER, "JOB-FOLDER"))
+        return "\n".join([texts[0], *(dependent(text) for text in texts[1:])])
 
     def _look_for_reservation(self, login: DaemonClient, booking: ChosenBooking) -> Check:
         """Returns the line about the booking: whether its nodes are reserved for the job, or not exclusive."""
@@ -134,9 +146,9 @@ class SlurmLaunch(Launch):
         text = f"the booking {booking.id} is not exclusive, because Slurm has no reservation for it: its start is the "
         return Check("booking", cluster, True, f"{text}job's earliest start", warning=True)
 
-    def _script(self, run_id: str, components: list[Component]) -> str:
+    def _script(self, run_id: str, job: ClusterJob, *, is_only: bool) -> str:
         cluster, booking = self._cluster.cluster, self.booking if self._is_reserved else None
-        text = job_script(run_id, self.topology, cluster, components, self._delay_s)
+        text = job_script(run_id, self.topology, cluster, job.components, self._delay_s, job.group, is_only=is_only)
         if booking is None:
             return text
         left = booking.end - max(booking.start, datetime.now(UTC))
@@ -177,11 +189,11 @@ class SlurmLaunch(Launch):
             if errors[0].code == "no-room":
                 raise never_starts(self._cluster.cluster.name, message)
             raise RunFailed(message, code=errors[0].code, hint=hint)
-        return replace(planned, topology=self.topology)
+        return separated(replace(planned, topology=self.topology))
 
-    def _request_check(self, components: list[Component]) -> Check:
-        text = request_text(components)
-        if len(components) == 1:
+    def _request_check(self, job: ClusterJob) -> Check:
+        text = request_text(job.components) + (f" in a job of {job.group}, which starts by itself" if job.group else "")
+        if len(job.components) == 1:
             return Check("looking", self._cluster.cluster.name, True, f"asks for {text}")
         return Check(
             "looking",
@@ -191,7 +203,7 @@ class SlurmLaunch(Launch):
             warning=True,
         )
 
-    def _submission(self, planned: Plan, components: list[Component], root: str | None) -> dict[str, Any]:
+    def _submission(self, planned: Plan, jobs: list[ClusterJob], root: str | None) -> dict[str, Any]:
         """Returns the parameters of the agent's `run.submit`."""
         cluster = self._cluster.cluster
         record = self._record(planned, Reservation(), ())
@@ -234,21 +246,25 @@ class SlurmLaunch(Launch):
         start["setup"] = [*cluster.setup, *start["setup"]]
         if "host_wait_s" not in self.topology.program.model_fields_set:
             start["policy"]["host_wait_s"] = HOST_WAIT_S
+        if len(jobs) > 1:
+            start["cluster"]["options"]["start_wait_s"] = HOST_WAIT_S
         for replica in start["replicas"]:
             replica["env"][STOP_PATIENCE_VARIABLE] = str(STOP_PATIENCE_S)
         return {
             "run_id": self.run_id,
-            "script": self._script(self.run_id, components),
+            "script": self._script(self.run_id, jobs[0], is_only=len(jobs) == 1),
+            "groups": {job.group: self._script(self.run_id, job, is_only=False) for job in jobs[1:]},
             "secrets": self.secret_values,
             "job": {
                 "cluster": cluster.name,
-                "components": [{"slots": list(one.slots), "options": one.options} for one in components],
+                "components": _described(jobs[0]),
+                "groups": {job.group: {"components": _described(job)} for job in jobs[1:]},
                 "prepare": prepare,
                 "start": start,
                 "gpus": {
                     slot: [gpu.uuid for one in planned.on_host(slot) for gpu in one.gpus] for slot in planned.hosts
                 },
-                "srun_options": ["--no-kill"] if survives_node_loss(self.topology) else [],
+                "srun_options": ["--no-kill"] if survives_node_loss(self.topology) and len(jobs) == 1 else [],
             },
         }
 
@@ -268,7 +284,16 @@ class SlurmLaunch(Launch):
         return not take_back(self.run_id, {slot: self._cluster.link(slot, install=False)}, self.hosts)
 
 
-def _renamed(components: list[Component], planned: Plan) -> list[Component]:
-    """Returns the components with the new slot numbers that `renumbered` assigned."""
+def _described(job: ClusterJob) -> list[dict[str, Any]]:
+    """Returns the components of a job as the batch program reads them."""
+    return [{"slots": list(one.slots), "options": one.options} for one in job.components]
+
+
+def _renamed(jobs: list[ClusterJob], planned: Plan) -> list[ClusterJob]:
+    """Returns the jobs with the new slot numbers that `renumbered` assigned."""
     names = iter(sorted(planned.hosts, key=lambda slot: int(slot.rpartition(".")[2])))
-    return [replace(one, slots=tuple(next(names) for _ in one.slots)) for one in components]
+
+    def with_names(one: Component) -> Component:
+        return replace(one, slots=tuple(next(names) for _ in one.slots))
+
+    return [replace(job, components=tuple(with_names(one) for one in job.components)) for job in jobs]

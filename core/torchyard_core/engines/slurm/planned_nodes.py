@@ -16,7 +16,7 @@ from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.formatting import counted
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.host_facts import Gpu, HostFacts
-from torchyard_core.topology.model import Topology
+from torchyard_core.topology.model import StrategyKind, Topology
 
 UNUSABLE = ("down", "drained", "fail", "error", "unknown", "future")
 """Nodes in these states are ignored, because they currently run no jobs."""
@@ -52,6 +52,63 @@ class Component:
             "memory_mb": self.memory_mb,
             "gpus": dict(self.gpus),
         }
+
+
+@dataclass(frozen=True)
+class ClusterJob:
+    """A job of a run: the first one, with the primary, or that of a worker group."""
+
+    group: str
+    """The worker group, such as `group-1`, or "" for the first job."""
+    components: tuple[Component, ...]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return tuple(slot for component in self.components for slot in component.slots)
+
+
+def has_group_jobs(plan: Plan) -> bool:
+    """Returns whether each worker group, except the chief's, has a job of its own.
+
+    The strategy must allow groups to come and go, and the pools of workers must allow the loss of any group
+    (`min_replicas`). Hogwild's groups are one job: each of them holds a part of the model that all others need.
+    """
+    if plan.topology.strategy.kind not in (StrategyKind.DOWNPOUR, StrategyKind.DILOCO) or len(plan.worlds) < 2:
+        return False
+    for world in plan.worlds[1:]:
+        members = [one for one in plan.replicas if one.gang == world.gang]
+        for pool in {one.replica.pool.name: one.replica.pool for one in members}.values():
+            lost = sum(one.replica.pool.name == pool.name for one in members)
+            if pool.min_replicas is None or pool.replicas - lost < pool.min_replicas:
+                return False
+    return True
+
+
+def separated(plan: Plan) -> Plan:
+    """Returns the plan with slots of their own for each worker group that has a job of its own.
+
+    Slurm may give the nodes of several jobs on one node, but a keeper belongs to one job.
+    """
+    if not has_group_jobs(plan):
+        return plan
+    own = {world.gang for world in plan.worlds[1:]}
+    replicas = tuple(
+        replace(one, host=f"{one.host}/{one.gang}") if one.host is not None and one.gang in own else one
+        for one in plan.replicas
+    )
+    hosts = tuple(dict.fromkeys(one.host for one in replicas if one.host is not None))
+    return replace(plan, replicas=replicas, hosts=hosts)
+
+
+def jobs_of(plan: Plan) -> list[ClusterJob]:
+    """Returns the jobs of a plan from `separated`, the one with the primary first."""
+    if not has_group_jobs(plan):
+        return [ClusterJob("", tuple(components_of(plan)))]
+    own = [world.gang for world in plan.worlds[1:]]
+    hosts = {gang: tuple(dict.fromkeys(one.host or "" for one in plan.replicas if one.gang == gang)) for gang in own}
+    rest = tuple(host for host in plan.hosts if not any(host in theirs for theirs in hosts.values()))
+    parts = {"": rest, **hosts}
+    return [ClusterJob(group, tuple(components_of(replace(plan, hosts=part)))) for group, part in parts.items()]
 
 
 def slots_of(cluster: Cluster, shapes: Sequence[Mapping[str, Any]], most: int) -> list[HostFacts]:
@@ -127,11 +184,11 @@ def _need(replicas: Sequence[PlannedReplica]) -> tuple[int, int | None, tuple[tu
 
 
 def renumbered(plan: Plan, cluster: Cluster) -> Plan:
-    """Returns the plan with slots numbered from 1 by component, and with placeholders for GPUs.
+    """Returns the plan with slots numbered from 1 by job and component, and with placeholders for GPUs.
 
     The primary's slot is the first. The GPUs of a slot are counted from 0 in the order of its replicas.
     """
-    order = [slot for component in components_of(plan) for slot in component.slots]
+    order = [slot for job in jobs_of(plan) for slot in job.slots]
     names = {slot: cluster.slot(number) for number, slot in enumerate(order, 1)}
     used = dict.fromkeys(names.values(), 0)
     replicas = []

@@ -21,7 +21,14 @@ Slurm may send its signal up to a minute early.
 
 
 def job_script(
-    run_id: str, topology: Topology, cluster: Cluster, components: Sequence[Component], delay_s: float | None = None
+    run_id: str,
+    topology: Topology,
+    cluster: Cluster,
+    components: Sequence[Component],
+    delay_s: float | None = None,
+    group: str = "",
+    *,
+    is_only: bool = True,
 ) -> str:
     """Returns the script of a run's job.
 
@@ -31,9 +38,11 @@ def job_script(
         cluster: The cluster of the fleet file.
         components: The request for nodes.
         delay_s: Time in seconds from the submission to the earliest start.
+        group: The worker group whose job this is, or "" for the first or only job of the run.
+        is_only: Whether the run has no other job. The loss of a node of one of several jobs ends that job.
     """
     grace = round(topology.program.stop_grace_s + SAVE_MARGIN_S)
-    common = [f"--job-name=torchyard-{run_id}"]
+    common = [f"--job-name=torchyard-{run_id}{f'-{group}' if group else ''}"]
     for option, value in (
         ("partition", cluster.partition),
         ("account", cluster.account),
@@ -43,16 +52,16 @@ def job_script(
         if value is not None:
             common.append(f"--{option}={value}")
     first = [
-        f"--output={FOLDER}/batch.log",
+        f"--output={FOLDER}/{group or 'batch'}.log",
         "--open-mode=append",
         "--export=ALL",
         "--requeue",
         f"--signal=B:USR1@{grace}",
         f"--comment=torchyard:{run_id}",
     ]
-    if survives_node_loss(topology):
+    if survives_node_loss(topology) and is_only:
         first.append("--no-kill")
-    if delay_s is not None:
+    if delay_s is not None and not group:  # The job of a group depends on the first one.
         first.append(f"--begin=now+{max(0, round(delay_s))}")
     lines = ["#!/bin/sh"]
     for number, component in enumerate(components):
@@ -61,6 +70,12 @@ def job_script(
         options = [*common, *(first if number == 0 else []), "--ntasks-per-node=1", *component.options]
         lines += [f"#SBATCH {shlex.quote(option) if ' ' in option else option}" for option in options]
     return "\n".join([*lines, f"exec {SUBMISSION}", ""])
+
+
+def dependent(script: str) -> str:
+    """Returns the script of a worker group's job with the option that is passed to `sbatch` at its submission."""
+    first, _, rest = script.partition("\n")
+    return f"{first}\n#SBATCH --dependency=after:FIRST-JOB\n{rest}"
 
 
 def in_reservation(script: str, reservation: str, time_limit: str | None, left_s: float) -> str:

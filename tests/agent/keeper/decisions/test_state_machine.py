@@ -353,6 +353,19 @@ def test_force_ends_the_grace_of_a_stop_and_its_sweep() -> None:
     assert of(FinishRun, driver(HostSwept("b"))) == [FinishRun(RunState.STOPPED, "enough")]
 
 
+def test_a_scheduler_that_leaves_less_time_shortens_the_grace_and_never_extends_it() -> None:
+    ends = [("a", ("chief-0",)), ("b", ("worker-0",))]
+    driver = Driver().go()
+    assert of(EndRanks, driver(StopRequested("taken"))) == [EndRanks(*one, 30.0, is_stop=True) for one in ends]
+    assert driver(StopRequested("taken", within_s=29.5), after=1) == []
+    shortened = [EndRanks(*one, 4.0, is_stop=True) for one in ends]
+    assert of(EndRanks, driver(StopRequested("taken", within_s=4.0))) == shortened
+    driver(ReplicaEnded("chief-0", 0), ReplicaEnded("worker-0", 0), HostSwept("a"))
+    assert of(Sweep, driver(StopRequested("taken", within_s=1.0))) == [Sweep("b", 1.0)]
+    at_once = Driver().go()(StopRequested("taken", within_s=4.0))
+    assert of(EndRanks, at_once) == shortened
+
+
 def test_events_after_the_end_have_no_effect() -> None:
     driver = Driver().go()
     driver(ReplicaEnded("chief-0", 0), ReplicaEnded("worker-0", 0))

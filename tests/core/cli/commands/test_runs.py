@@ -23,8 +23,8 @@ pytestmark = pytest.mark.lab
 MakeDesktop = Callable[..., Desktop]
 
 SHOWN_KEYS = {"run_id", "name", "state", "reason", "as_of", "fresh", "alive", "primary", "hosts", "submitted",
-              "launched_from", "restarted_from", "asked", "memberships", "interruptions", "telemetry_problem", "jobs",
-              "replicas", "metrics", "timings", "comparison"}  # fmt: skip
+              "launched_from", "restarted_from", "asked", "memberships", "interruptions", "telemetry_problem",
+              "jobs", "replicas", "metrics", "timings", "comparison"}  # fmt: skip
 
 
 def detached(desktop: Desktop, file: Path) -> str:

@@ -87,7 +87,7 @@ def test_a_new_line_waits_only_a_moment_for_silent_logs(monkeypatch: pytest.Monk
 
 
 def state(name: str, reason: str = "", jobs: tuple[str, ...] = ("7",)) -> dict[str, Any]:
-    return {"run_id": "r", "state": name, "reason": reason, "jobs": list(jobs)}
+    return {"run_id": "r", "state": name, "reason": reason, "jobs": [{"job_id": job} for job in jobs]}
 
 
 def test_a_run_that_waits_is_remarked_whenever_its_reason_changes(

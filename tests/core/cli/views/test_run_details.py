@@ -76,6 +76,15 @@ def test_the_last_membership_is_shown(capsys: pytest.CaptureFixture[str]) -> Non
     assert "step 900: 2 of 2 workers" in capsys.readouterr().out.splitlines()
 
 
+def test_the_jobs_of_a_run_on_a_cluster_are_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    first = {"job_id": "7", "group": "", "state": "RUNNING", "problem": ""}
+    other = {"job_id": "8", "group": "group-1", "state": "", "problem": "n2: the disk is full"}
+    print_run({**shown(), "jobs": [first]})
+    assert "job 7 (RUNNING)" in capsys.readouterr().out.splitlines()
+    print_run({**shown(), "jobs": [first, other]})
+    assert "jobs 7 (RUNNING), 8 of group-1 (n2: the disk is full)" in capsys.readouterr().out.splitlines()
+
+
 def test_interruptions_and_missing_telemetry_of_a_run_on_a_cluster_are_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -123,3 +123,12 @@ def test_a_cluster_that_has_not_been_checked_counts_as_able() -> None:
     shown, used = numbered_slots(plan(moved, slots), CLUSTER, slots)
     assert {one.host for one in shown.replicas} == {"hpc"}
     assert [(host.name, host.checked) for host in used] == [("hpc", False)]
+
+
+def test_worker_groups_in_jobs_of_their_own_have_slots_of_their_own() -> None:
+    text = TEXT.replace("replicas: 2, gpus: 4", "replicas: 2, min_replicas: 1, gpus: 1")
+    moved, slots = design_input(topology(text), CLUSTER, DESCRIPTION)
+    shown, used = numbered_slots(plan(moved, slots), CLUSTER, slots)
+    hosts = {one.name: one.host for one in shown.replicas}
+    assert hosts == {"worker-0": "hpc.1", "ps-0": "hpc.2", "ps-1": "hpc.3", "worker-1": "hpc.4"}
+    assert [host.name for host in used] == ["hpc.1", "hpc.2", "hpc.3", "hpc.4"]

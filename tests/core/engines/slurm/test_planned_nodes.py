@@ -8,7 +8,14 @@ import pytest
 import yaml
 
 from tests.core.engines.slurm.samples import CLUSTER, SHAPES
-from torchyard_core.engines.slurm.planned_nodes import components_of, on_slots, renumbered, slots_of
+from torchyard_core.engines.slurm.planned_nodes import (
+    components_of,
+    jobs_of,
+    on_slots,
+    renumbered,
+    separated,
+    slots_of,
+)
 from torchyard_core.engines.slurm.script import in_reservation, job_script, limit_seconds
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.file import topology_from_text
@@ -52,6 +59,45 @@ def test_nodes_without_gpus_are_a_component_of_their_own_after_the_primary_s() -
     script = job_script("20260101-000000-aaaa", found.topology, CLUSTER, [first, second])
     assert script.count("#SBATCH hetjob\n") == 1
     assert script.count("#SBATCH --partition=gpu\n") == 2
+
+
+def test_worker_groups_that_may_be_missing_have_jobs_of_their_own_even_if_they_fit_on_one_node() -> None:
+    pools = [
+        {"name": "servers", "role": "ps", "replicas": 1, "cpus": 4},
+        {"name": "workers", "role": "worker", "replicas": 3, "min_replicas": 1, "gpus": 1},
+    ]
+    found = separated(planned(pools, strategy={"kind": "downpour"}))
+    first, *groups = jobs_of(found)
+    assert [job.group for job in (first, *groups)] == ["", "group-1", "group-2"]
+    assert [one.gpus for one in first.components] == [(("a100", 1),), ()]
+    assert [[one.options[0] for one in job.components] for job in groups] == [["--nodes=1"]] * 2
+    hosts = {replica.name: replica.host for replica in renumbered(found, CLUSTER).replicas}
+    assert hosts == {"worker-0": "hpc.1", "worker-1": "hpc.3", "worker-2": "hpc.4", "ps-0": "hpc.2"}
+    script = job_script("RUN", found.topology, CLUSTER, groups[0].components, 60, "group-1", is_only=False)
+    assert "#SBATCH --job-name=torchyard-RUN-group-1\n" in script
+    assert "/group-1.log\n" in script
+    assert "--no-kill" not in script
+    assert "--begin" not in script
+    first_script = job_script("RUN", found.topology, CLUSTER, first.components, 60, is_only=False)
+    assert "--no-kill" not in first_script, "another start of the job replaces a lost node"
+    assert "#SBATCH --begin=now+60\n" in first_script
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "groups"),
+    [
+        ("downpour", {}, 1),
+        ("downpour", {"min_replicas": 2}, 1),
+        ("diloco", {"min_replicas": 1}, 2),
+        ("hogwild", {"min_replicas": 1}, 1),
+        ("all_reduce", {"min_replicas": 1}, 1),
+    ],
+)
+def test_groups_that_the_run_cannot_miss_are_in_the_first_job(kind: str, changes: dict[str, Any], groups: int) -> None:
+    pools = [{"name": "workers", "role": "worker", "replicas": 2, "gpus": 1, **changes}]
+    if kind == "downpour":
+        pools.append({"name": "servers", "role": "ps", "replicas": 1})
+    assert len(jobs_of(separated(planned(pools, strategy={"kind": kind})))) == groups
 
 
 def test_the_script_names_the_run_and_passes_the_environment() -> None:

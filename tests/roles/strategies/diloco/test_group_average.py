@@ -42,6 +42,7 @@ class Averaged:
         size: int,
         wire: str = "float32",
         reducers: int = 0,
+        start_wait_s: float | None = None,
     ) -> None:
         self.values = torch.full((size,), float(group))
         self.outer = OuterParameters(flats_of([self.values], []))
@@ -60,6 +61,7 @@ class Averaged:
             encoding,
             reducers=reducers,
             host_wait_s=20,
+            start_wait_s=start_wait_s,
         )
         self.outcomes: list[Outcome] = []
 
@@ -221,6 +223,14 @@ def test_a_group_that_was_restarted_between_two_rounds_is_left_out_of_the_next_o
     at_once(again.start, others)
     at_once(*(lambda each=each: each.take_part(1.0, 1.0) for each in groups))
     assert all((each.outer.theta[0] + 3.0).abs().max() < 1e-5 for each in groups)
+
+
+def test_training_begins_without_a_group_that_has_not_started(served: Served) -> None:
+    clean(served)
+    with closing(Averaged(0, peers_of(2), served, SIZE, start_wait_s=0.2)) as chief:
+        chief.start()
+        chief.take_part(1.0, 1.0)
+        assert chief.outcomes == [Outcome.AVERAGED]
 
 
 def test_training_ends_when_all_groups_have_finished(groups: list[Averaged]) -> None:
