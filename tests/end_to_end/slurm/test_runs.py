@@ -73,6 +73,26 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
     assert results == {"n1", "n2", "n3"}
 
 
+def test_logs_are_followed_through_a_requeue(on_cluster: DesktopFactory, cluster: SlurmCluster) -> None:
+    desktop = on_cluster()
+    run_id = desktop.run(desktop.write(WAITS, replicas=2, program=COMMAND))
+    desktop.wait_for(run_id, "running")
+    follower = desktop.start("runs", "logs", run_id, "-f")
+    assert follower.stdout is not None
+    first = sorted(follower.stdout.readline().split()[0] for _ in range(2))
+    assert first == ["worker-0", "worker-1"]
+    (job,) = cluster.jobs()
+    cluster.run("scontrol", "requeue", job)
+    wait_until(lambda: any(event["event"] == "interrupted" for event in desktop.journal(run_id)), RUN_S)
+    desktop.wait_for(run_id, "running")
+    # The program prints a line at each start.
+    assert sorted(follower.stdout.readline().split()[0] for _ in range(2)) == first
+    assert follower.poll() is None
+    (cluster.controller.home / "end").touch()
+    follower.communicate(timeout=RUN_S)
+    assert follower.returncode == 0
+
+
 def test_a_run_is_stopped_while_it_waits_and_while_it_runs(on_cluster: DesktopFactory, cluster: SlurmCluster) -> None:
     desktop = on_cluster()
     file = desktop.write(WAITS, program=COMMAND)
