@@ -42,11 +42,11 @@ def outside_pids_in(namespace: Path) -> list[int]:
     """Returns the process IDs, outside a PID namespace, of all processes in it."""
     # Tests that wait call this function continuously. With paths instead of strings it takes four times as long.
     wanted, found = str(namespace), []
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
             # A process may exit at any time, and this user may not be allowed to read some processes.
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                if os.readlink(f"/proc/{name}/ns/pid") == wanted:
+                if os.readlink(f"/proc/{name}/ns/pid") == wanted:  # noqa: PTH115
                     found.append(int(name))
     return found
 
