@@ -34,9 +34,9 @@ LOG_HEIGHT = 220
 
 def focus_order(widget: QWidget) -> list[QWidget]:
     """Returns the focusable descendants of a widget that is not yet part of a window, in the order of the Tab key."""
-    found = []
+    found: list[QWidget] = []
     each = widget.nextInFocusChain()
-    while each is not widget:
+    while each is not None and each is not widget:
         if each.focusPolicy() != Qt.FocusPolicy.NoFocus:
             found.append(each)
         each = each.nextInFocusChain()
