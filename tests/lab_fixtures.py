@@ -164,8 +164,12 @@ def _commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def torch_for_hosts() -> Iterator[ForkServer]:
-    """Yields a fork server that has imported torch, for `LabHost.fork_scripts_from`."""
-    fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
+    """Yields a fork server that has imported torch, for `LabHost.fork_scripts_from` and programs on this machine.
+
+    Its programs compute in one thread. Those that set more do not wait in busy loops.
+    """
+    own = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    fork_server = ForkServer({**os.environ, **own}, "tests.lab.torch_imports")
     yield fork_server
     fork_server.close()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.end_to_end.running import Event, only, programs_on, topology
 from tests.lab import Desktop, Lab, LabHost
+from tests.lab.hosts.processes import outside_pids_in
 from tests.waiting import wait_until
 from torchyard_core.cli.context import CommandContext
 from torchyard_core.fleet.fleet import Fleet
@@ -201,12 +202,9 @@ def _argv_by_outside_pid(host: LabHost) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     if not host.alive:
         return found
-    namespace = host.pid_namespace
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if (entry / "ns" / "pid").readlink() == namespace:
-                    found[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").split("\0")
+    for pid in outside_pids_in(host.pid_namespace):
+        with suppress(OSError):
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     return found
 
 

@@ -89,7 +89,7 @@ class SweepOnDisk:
         return last if last["event"] == "run_ended" else {}
 
 
-@pytest.mark.parametrize("trials", [9, pytest.param(50, marks=[pytest.mark.proof, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("trials", [6, pytest.param(50, marks=[pytest.mark.proof, pytest.mark.timeout(900)])])
 def test_a_sweep_loses_no_trial_and_runs_none_twice(team: Team, tmp_path: Path, trials: int) -> None:
     team.impatient(**QUICK)
     topology, search = team.topology(SCRIPT, PROGRAM, replicas=1), tmp_path / "search.yaml"

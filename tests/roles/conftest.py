@@ -22,11 +22,9 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def torch_imported() -> Iterator[ForkServer]:
-    """Returns a fork server that has imported torch."""
-    fork_server = ForkServer(bare_environment(), "tests.roles.imports")
-    yield fork_server
-    fork_server.close()
+def torch_imported(torch_for_hosts: ForkServer) -> ForkServer:
+    """Returns the fork server that has imported torch, which is the same for hosts and for this machine."""
+    return torch_for_hosts
 
 
 @pytest.fixture

@@ -100,11 +100,9 @@ class RunsPage(QWidget):
             topology,
             icon_name="runs",
         )
-        self.comparison = Comparison(model)
-        self.comparison.closed.connect(self.end_comparison)
+        self._made_comparison: Comparison | None = None
         self.shown = QStackedWidget()
         self.shown.addWidget(self.run_view)
-        self.shown.addWidget(self.comparison)
         self.across = splitter(Qt.Orientation.Horizontal, left, self.shown, grows=1, sizes=[216, 1000])
         self._pages = QStackedWidget()
         self._pages.addWidget(self.empty)
@@ -336,8 +334,17 @@ class RunsPage(QWidget):
         return [run for run in found if run is not None]
 
     @property
+    def comparison(self) -> Comparison:
+        """The comparison of runs, which is created when it is first used."""
+        if self._made_comparison is None:
+            self._made_comparison = Comparison(self.model)
+            self._made_comparison.closed.connect(self.end_comparison)
+            self.shown.addWidget(self._made_comparison)
+        return self._made_comparison
+
+    @property
     def is_comparing(self) -> bool:
-        return self.shown.currentWidget() is self.comparison
+        return self.shown.currentWidget() is not self.run_view
 
     def compare(self) -> None:
         """Compares the current run with the newest other run of the same name or, if there is none, with the newest
@@ -370,8 +377,13 @@ class RunsPage(QWidget):
 
     def _selection_changed(self) -> None:
         chosen = self.chosen_runs
-        self.comparison.show_runs(chosen if len(chosen) > 1 else [])
-        self.shown.setCurrentWidget(self.comparison if len(chosen) > 1 else self.run_view)
+        if len(chosen) > 1:
+            self.comparison.show_runs(chosen)
+            self.shown.setCurrentWidget(self.comparison)
+        else:
+            if self._made_comparison is not None:
+                self._made_comparison.show_runs([])
+            self.shown.setCurrentWidget(self.run_view)
         self.bar.set_compared(min(len(chosen), MOST_RUNS) if len(chosen) > 1 else 0)
         self._enable()
 

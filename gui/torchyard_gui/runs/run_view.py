@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Literal
 
 from PySide6.QtCore import Qt
@@ -31,6 +32,17 @@ VIEWS = ("canvas", "table", "plots")
 LOG_HEIGHT = 220
 
 
+def focus_order(widget: QWidget) -> list[QWidget]:
+    """Returns the focusable descendants of a widget that is not yet part of a window, in the order of the Tab key."""
+    found: list[QWidget] = []
+    each = widget.nextInFocusChain()
+    while each is not None and each is not widget:
+        if each.focusPolicy() != Qt.FocusPolicy.NoFocus:
+            found.append(each)
+        each = each.nextInFocusChain()
+    return found
+
+
 class RunView(QWidget):
     """Shows the run of a RunFeed. Canvas, table and plots have the same selection."""
 
@@ -50,7 +62,9 @@ class RunView(QWidget):
         self.search.textChanged.connect(self.table.order.set_filter)
         self._nothing = EmptyListMessage(self.table, lambda: self._empty_text(self.search.text()))
         self.search.textChanged.connect(self._nothing.look)
-        self.plots = Plots()
+        self._made_plots: Plots | None = None
+        self._plotted: list[str] = []
+        """The replicas to plot."""
         self.side = SidePanel()
         self.log = LogDock(model)
 
@@ -63,7 +77,7 @@ class RunView(QWidget):
         hbox((self.search, 1), None, self.grouping, parent=self._find_row, margins=(12, 10, 12, 8))
         vbox(self._find_row, (self.table, 1), parent=below, margins=FLUSH, spacing=0)
         self.stack = QStackedWidget()
-        for widget in (self.canvas, below, self.plots):
+        for widget in (self.canvas, below):
             self.stack.addWidget(widget)
         self.upright = splitter(Qt.Orientation.Vertical, self.stack, self.log, grows=0)
         sizes = [800, theme().metrics.inspector]
@@ -84,15 +98,38 @@ class RunView(QWidget):
         return self.tr("No replica matches “{letters}”.").format(letters=letters.strip()) if letters.strip() else ""
 
     @property
+    def plots(self) -> Plots:
+        """The plots. They are created when they are first used, because creating them takes longer than the rest of the
+        view, and most runs are watched without plots.
+        """
+        if self._made_plots is None:
+            self._made_plots = plots = Plots()
+            order = focus_order(plots)
+            plots.set_feed(self.feed)
+            plots.set_names(self._plotted)
+            self.stack.addWidget(plots)
+            for before, after in pairwise([self.table, *order]):
+                QWidget.setTabOrder(before, after)
+        return self._made_plots
+
+    @property
     def view(self) -> str:
         return VIEWS[self.stack.currentIndex()]
 
     def set_view(self, name: str) -> None:
         """Shows the view with the name `canvas`, `table` or `plots`."""
-        self.stack.setCurrentIndex(VIEWS.index(name))
-        if name == "plots" and not self.plots.names and self.feed is not None:
-            self.plots.set_names(list(self.feed.picture.tracks)[:4])
+        if name == "plots":
+            if not self.plots.names and self.feed is not None:
+                self._plot(list(self.feed.picture.tracks)[:4])
+            self.stack.setCurrentWidget(self.plots)
+        else:
+            self.stack.setCurrentIndex(VIEWS.index(name))
         self._refresh()
+
+    def _plot(self, names: list[str]) -> None:
+        self._plotted = names
+        if self._made_plots is not None:
+            self._made_plots.set_names(names)
 
     def set_feed(self, feed: RunFeed | None) -> None:
         """Shows another run; None shows no run."""
@@ -104,7 +141,9 @@ class RunView(QWidget):
         self.scene.show_plan(None)
         self.scene.show_states({})
         self.table.replicas.set_feed(feed)
-        self.plots.set_feed(feed)
+        self._plotted = []
+        if self._made_plots is not None:
+            self._made_plots.set_feed(feed)
         self.side.set_feed(feed)
         self.log.set_run(feed)
         if feed is not None:
@@ -123,7 +162,7 @@ class RunView(QWidget):
             self.table.choose(names)
         self.side.set_chosen(names)
         if names:
-            self.plots.set_names(names[: MOST + 1] if len(names) > MOST else names)
+            self._plot(names[: MOST + 1] if len(names) > MOST else names)
         self.log.set_chosen(self._chosen)
 
     @property
@@ -161,7 +200,8 @@ class RunView(QWidget):
         self._show_states()
         self.table.replicas.take(RunChanges(set(self.feed.picture.tracks), run=True))
         self.side.refresh()
-        self.plots.refresh()
+        if self._made_plots is not None:
+            self._made_plots.refresh()
 
     def _show_plan(self) -> None:
         assert self.feed is not None

@@ -1,6 +1,8 @@
 """Tests that the example script learns under four strategies on lab hosts, with every kind of replica.
 
-`test_training` covers all_reduce, and `test_text_example` covers local SGD and DiLoCo.
+`test_training` covers all_reduce, and `test_text_example` covers local SGD and DiLoCo. By default, a synchronous and an
+asynchronous strategy are tested: reduction servers, among them workers that reduce, and parameter servers with an
+evaluator. `test_examples` runs the examples of all strategies, and `make proof` all variants of this test.
 """
 
 from __future__ import annotations
@@ -93,17 +95,19 @@ def trained(
 @pytest.mark.parametrize(
     ("strategy", "pools", "arguments", "within"),
     [
-        (
+        pytest.param(
             "kind: sandblaster",
             [CHIEF, TWO_WORKERS, "{name: servers, role: ps, replicas: 2, hosts: [gpu-b, gpu-c]}", EVALUATOR],
             SYNCHRONOUS_OPTIONS,
             SYNCHRONOUS,
+            marks=pytest.mark.proof,
         ),
-        (
+        pytest.param(
             "kind: reduction_server",
             [CHIEF, TWO_WORKERS, "{name: reducers, role: reducer, replicas: 3}"],
             SYNCHRONOUS_OPTIONS,
             SYNCHRONOUS,
+            marks=pytest.mark.proof,
         ),
         (
             "kind: reduction_server",
@@ -117,7 +121,13 @@ def trained(
             DOWNPOUR_OPTIONS,
             ASYNCHRONOUS,
         ),
-        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], HOGWILD_OPTIONS, ASYNCHRONOUS),
+        pytest.param(
+            "kind: hogwild, sync_every: 4",
+            [THREE_GROUPS, EVALUATOR],
+            HOGWILD_OPTIONS,
+            ASYNCHRONOUS,
+            marks=pytest.mark.proof,
+        ),
         pytest.param(
             "kind: downpour, shard: all, worker_groups: 2, max_staleness: 8",
             [SHARDED_GROUPS, "{name: servers, role: ps, replicas: 2, hosts: [gpu-b, gpu-c]}", EVALUATOR],

@@ -15,6 +15,8 @@ from torchyard_core.home import Home
 from torchyard_core.topology.file import dump
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.runs.plots.comparison import Comparison
+from torchyard_gui.runs.plots.run_plots import Plots
 from torchyard_gui.runs.replica_columns import GPUS, PAST, USE
 from torchyard_gui.widgets.empty_state import EmptyListMessage
 
@@ -100,6 +102,24 @@ def test_the_bar_and_the_plots_show_the_same_throughput(qtbot: Any, page: RunsPa
     # If one replica is chosen, the plot's name contains it.
     page.run_view.choose(["worker-0"])
     assert plot.accessibleName().startswith("Throughput, worker-0: ")
+
+
+def test_plots_and_the_comparison_are_created_at_their_first_use_and_tab_reaches_plots_before_the_log(
+    page: RunsPage,
+) -> None:
+    view = page.run_view
+    view.choose(["worker-1"])
+    assert not page.findChildren(Plots)
+    assert not page.findChildren(Comparison)
+    page.actions_.plots.trigger()
+    assert view.view == "plots"
+    assert view.plots.isVisible()
+    assert view.plots.names == ["worker-1"]
+    order, each = [], view.table.nextInFocusChain()
+    while each is not view.table:
+        order.append(each)
+        each = each.nextInFocusChain()
+    assert order.index(view.plots.range) < order.index(view.log.replica)
 
 
 def test_what_is_chosen_in_one_view_is_chosen_in_all(qtbot: Any, page: RunsPage, run: Acting) -> None:

@@ -20,7 +20,7 @@ __all__ = ["runs"]
 pytestmark = pytest.mark.train
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.proof), 3])
 def test_every_gradient_is_averaged_however_it_was_computed(runs: Runs, workers: int) -> None:
     """The reference is one process that computes the batches of all ranks in double precision."""
     outputs = runs.topology(workers, 0).outputs("averaged.py")

@@ -19,9 +19,8 @@ COLOURS = ("worker", "chief", "reducer", "evaluator", "ps", "accent", "run", "te
 
 def make_plot(title: str, unit: str, axis: pg.AxisItem | None = None, parent: QWidget | None = None) -> pg.PlotWidget:
     """Returns an empty plot whose ranges are set by its owner. The wheel and drags only act along the x axis."""
-    plot = pg.PlotWidget(parent, axisItems={} if axis is None else {"bottom": axis})
+    plot = pg.PlotWidget(parent, axisItems={} if axis is None else {"bottom": axis}, enableMenu=False)
     item = plot.getPlotItem()
-    item.setMenuEnabled(False)
     item.hideButtons()
     item.showGrid(x=False, y=True, alpha=0.12)
     item.titleLabel.item.setPos(0, 0)
