@@ -170,6 +170,18 @@ def test_stop_asks_first_and_stops_the_sweep(page: SweepsPage, acting: ActingSwe
     assert not acting.stopped[0]["force"]
 
 
+def test_the_question_about_a_sweep_with_one_running_trial_is_in_the_singular(
+    page: SweepsPage, acting: ActingSweep, qtbot: QtBot
+) -> None:
+    assert acting.data is not None
+    running = [row for row in acting.data["trials"] if row["state"] == "running"]
+    running[0]["state"] = "failed"
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: column(page, STATE).count("running") == 1)
+    QTest.mouseClick(page.bar.buttons[page.actions_.stop], Qt.MouseButton.LeftButton)
+    assert "1 running trial. It can be resumed: its parameters are tried again." in confirm(page, qtbot)
+
+
 def test_one_trial_can_be_stopped(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
     page.choose("36")
     assert not page.actions_.stop_trial.isEnabled(), "it is complete"
