@@ -35,7 +35,9 @@ NUMBER, STATE, VALUE, PARAMETERS = range(4)
 """Columns. From PARAMETERS on there is a column for each parameter, then the duration and the reason."""
 TRIAL, KEY = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
 """Item data roles: the Trial of a row, and the value by which a column is sorted; None is sorted last."""
-WIDTHS = {NUMBER: 60, VALUE: 76}
+WIDTHS = {NUMBER: 60}
+WIDEST_VALUE = -0.0001234
+"""A value with the longest text of four significant digits."""
 PARAMETER_WIDTH, DURATION_WIDTH, REASON_WIDTH = 80, 96, 76
 """Widths in pixels of columns whose headings are not wider."""
 MARGIN, MARK_WIDTH = 8, 20
@@ -275,10 +277,11 @@ class TrialTable(QTableView):
 
     def _size_columns(self) -> None:
         last = self.trials.columnCount() - 1
-        metrics = QFontMetricsF(theme().font("body"))
+        metrics, strong = QFontMetricsF(theme().font("body")), QFontMetricsF(theme().font("strong"))
         words = max(metrics.horizontalAdvance(state_word(state)) for state in STATES)
         widths = {
             **WIDTHS,
+            VALUE: math.ceil(strong.horizontalAdvance(amount(WIDEST_VALUE))) + 2 * MARGIN,
             STATE: math.ceil(words) + MARK_WIDTH + 2 * MARGIN,
             self.trials.duration_column: DURATION_WIDTH,
             last: REASON_WIDTH,

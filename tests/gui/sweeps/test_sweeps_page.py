@@ -23,6 +23,7 @@ from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.home import Home
 from torchyard_core.topology.file import topology_from_text
 from torchyard_gui.bridge.sweeps_model import SweepsModel
+from torchyard_gui.sweeps.history_plot import AXIS
 from torchyard_gui.sweeps.page import NEW_SWEEP, SweepsPage
 from torchyard_gui.sweeps.trial_plot import TrialPlot
 from torchyard_gui.sweeps.trial_table import MARGIN, MARK_WIDTH, NUMBER, PARAMETERS, STATE, TRIAL, VALUE
@@ -79,7 +80,7 @@ def test_a_click_on_a_heading_sorts_and_unknown_values_are_last_in_either_order(
     assert rising[-3:] == falling[-3:] == ["–"] * 3
 
 
-def test_states_and_headings_are_not_cut(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
+def test_states_values_and_headings_are_not_cut(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
     assert acting.data is not None
     text = json.dumps(acting.data).replace('"lr"', '"initial_learning_rate"')
     acting.data = json.loads(text)
@@ -95,6 +96,11 @@ def test_states_and_headings_are_not_cut(page: SweepsPage, acting: ActingSweep, 
     width = cell.width() - MARK_WIDTH - 2 * MARGIN
     metrics = QFontMetrics(theme().font("body"))
     assert metrics.elidedText("interrupted", Qt.TextElideMode.ElideRight, width) == "interrupted"
+    width = page.table.visualRect(page.table.order.index(0, VALUE)).width() - 2 * MARGIN
+    bold, tiny = QFontMetrics(theme().font("strong")), QFontMetrics(theme().font("tiny"))
+    for text in ("0.003869", "-0.0003869", "-1.235e+10"):
+        assert bold.elidedText(text, Qt.TextElideMode.ElideRight, width) == text
+        assert tiny.elidedText(text, Qt.TextElideMode.ElideRight, AXIS - 8) == text
 
 
 def test_new_trials_appear_and_the_selection_stays(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
