@@ -5,6 +5,7 @@ The checks are those of the search file, so a form shows the same problems as th
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -308,3 +309,17 @@ def _contains(text: str, data: Mapping[str, Any]) -> bool:
         return False
     read = document.data
     return read == data and list(read["parameters"]) == list(data["parameters"]) and not document.problems
+
+
+def argument_for(name: str, script: str = "") -> str:
+    """Returns the argument that passes a parameter to the program, such as `--lr={params.lr}`.
+
+    Args:
+        name: The name of the parameter, which has no hyphens.
+        script: The text of the program. The option is written with hyphens, such as `--batch-size` for `batch_size`,
+            if the text contains only this form.
+    """
+    hyphenated = name.replace("_", "-")
+    found = set(re.findall(r"--[\w-]+", script))
+    option = hyphenated if f"--{hyphenated}" in found and f"--{name}" not in found else name
+    return f"--{option}={{params.{name}}}"

@@ -12,7 +12,7 @@ from torchyard_agent.protocol.sweep_messages import ParameterValue, parameter_te
 from torchyard_core.topology.model import Topology
 
 MAX_ROWS = 100_000
-_STATES = ("waiting", "running", "complete", "failed", "pruned", "interrupted")
+STATES = ("waiting", "running", "complete", "failed", "pruned", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def read_table(data: Any) -> SweepTable:
 
 def _trial(row: Any) -> Trial:
     state, number = str(row["state"]), str(row["trial"])
-    if state not in _STATES or not number.isdecimal():
+    if state not in STATES or not number.isdecimal():
         raise ValueError(f"the trial {number} has the state {state}")
     return Trial(
         trial=number,

@@ -56,7 +56,6 @@ class RunView(QWidget):
         self.scene = TopologyScene(self)
         self.canvas = CanvasView(self.scene)
         self.canvas.set_editable(False)
-        self.canvas.set_empty_text(self.tr("No data on this run"), self.tr("Its hosts have not reported it yet."))
         self.table = ReplicaTable()
         self.search = SearchField(self.tr("Find replica …"))
         self.search.textChanged.connect(self.table.order.set_filter)
@@ -206,6 +205,14 @@ class RunView(QWidget):
     def _show_plan(self) -> None:
         assert self.feed is not None
         picture = self.feed.picture
+        title, sentence = self.tr("No data on this run"), self.tr("Its hosts have not reported it yet.")
+        if picture.tracks:  # For example the coordinator of a sweep.
+            title = self.tr("No picture of this run")
+            sentence = self.tr(
+                "Its replicas are not in its topology. “Replicas” lists them; the Sweeps page shows the trials of a"
+                " sweep."
+            )
+        self.canvas.set_empty_text(title, sentence)
         self.scene.show_plan(picture.plan, picture.plan_hosts)
         self._show_states()
         if len(self.table.replicas.feed.picture.tracks if self.table.replicas.feed else {}):

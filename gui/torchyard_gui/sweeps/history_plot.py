@@ -13,7 +13,7 @@ from torchyard_gui.sweeps.trial_plot import HEAD, PAD, TrialPlot
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
-AXIS, FOOT = 56, 18
+AXIS, FOOT = 76, 18
 """Width in pixels of the space at the left for the values, and height of the space below the plot for the trials'
 numbers.
 """

@@ -165,10 +165,9 @@ class SweepsPage(QWidget):
         if run is None or run.has_ended or self.dialog is not None:
             return
         running = table.count("running") if table is not None else 0
-        sentence = self.tr(
-            "The sweep ends, and with it {trials}. It can be resumed: the parameters of these trials are tried again."
-        )
-        sentence = sentence.format(trials=counted(running, self.tr("running trial")))
+        sentence = self.tr("The sweep ends, and with it {trials}. It can be resumed: {which} are tried again.")
+        which = self.tr("its parameters") if running == 1 else self.tr("their parameters")
+        sentence = sentence.format(trials=counted(running, self.tr("running trial")), which=which)
         if not running:
             sentence = self.tr("The sweep ends. It can be resumed.")
         self._ask(

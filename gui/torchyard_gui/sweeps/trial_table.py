@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -16,11 +17,11 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QPainter, QResizeEvent
+from PySide6.QtGui import QFontMetricsF, QPainter, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QTableView, QWidget
 
 from torchyard_agent.protocol.sweep_messages import parameter_text
-from torchyard_core.sweeps.trial_table import SweepTable, Trial
+from torchyard_core.sweeps.trial_table import STATES, SweepTable, Trial
 from torchyard_gui.canvas.labels import duration
 from torchyard_gui.sweeps.labels import amount, mark_of, parameter, seconds_of, state_word, value_of
 from torchyard_gui.theme.icons import paint_state
@@ -34,8 +35,12 @@ NUMBER, STATE, VALUE, PARAMETERS = range(4)
 """Columns. From PARAMETERS on there is a column for each parameter, then the duration and the reason."""
 TRIAL, KEY = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
 """Item data roles: the Trial of a row, and the value by which a column is sorted; None is sorted last."""
-WIDTHS = {NUMBER: 60, STATE: 104, VALUE: 76}
+WIDTHS = {NUMBER: 60}
+WIDEST_VALUE = -0.0001234
+"""A value with the longest text of four significant digits."""
 PARAMETER_WIDTH, DURATION_WIDTH, REASON_WIDTH = 80, 96, 76
+"""Widths in pixels of columns whose headings are not wider."""
+MARGIN, MARK_WIDTH = 8, 20
 
 
 class TrialTableModel(QAbstractTableModel):
@@ -199,12 +204,12 @@ class TrialDelegate(QStyledItemDelegate):
         if state & QStyle.StateFlag.State_Selected:
             painter.fillRect(rect, look.color("accent_soft"))
         painter.setFont(look.font("strong" if source.is_best(trial) else "body"))
-        inner = rect.adjusted(8, 0, -8, 0)
+        inner = rect.adjusted(MARGIN, 0, -MARGIN, 0)
         text = str(index.data())
         ink = trouble_token(trial.state) or "text2"
         if column == STATE:
             paint_state(painter, QRectF(inner.x(), inner.center().y() - 6, 14, 14), mark_of(trial.state))
-            draw_elided(painter, inner.adjusted(20, 0, 0, 0), text, ink=ink)
+            draw_elided(painter, inner.adjusted(MARK_WIDTH, 0, 0, 0), text, ink=ink)
         elif column > source.duration_column:
             draw_elided(painter, inner, text, ink=ink)
         else:
@@ -272,7 +277,15 @@ class TrialTable(QTableView):
 
     def _size_columns(self) -> None:
         last = self.trials.columnCount() - 1
-        for column in range(last):
-            self.setColumnWidth(column, WIDTHS.get(column, PARAMETER_WIDTH))
-        self.setColumnWidth(self.trials.duration_column, DURATION_WIDTH)
-        self.setColumnWidth(last, REASON_WIDTH)
+        metrics, strong = QFontMetricsF(theme().font("body")), QFontMetricsF(theme().font("strong"))
+        words = max(metrics.horizontalAdvance(state_word(state)) for state in STATES)
+        widths = {
+            **WIDTHS,
+            VALUE: math.ceil(strong.horizontalAdvance(amount(WIDEST_VALUE))) + 2 * MARGIN,
+            STATE: math.ceil(words) + MARK_WIDTH + 2 * MARGIN,
+            self.trials.duration_column: DURATION_WIDTH,
+            last: REASON_WIDTH,
+        }
+        header = self.horizontalHeader()
+        for column in range(last + 1):
+            self.setColumnWidth(column, max(widths.get(column, PARAMETER_WIDTH), header.sectionSizeHint(column)))

@@ -141,6 +141,7 @@ QRadioButton::indicator:checked {{ border: 5px solid {accent}; width: 6px; heigh
 QCheckBox::indicator:focus, QRadioButton::indicator:focus {{
     width: 12px; height: 12px; border: 2px solid {accent};
 }}
+QCheckBox::indicator:checked:focus, QCheckBox::indicator:indeterminate:focus {{ border-color: {text}; }}
 QRadioButton::indicator:checked:focus {{
     background: qradialgradient(cx: 0.5, cy: 0.5, radius: 0.5, fx: 0.5, fy: 0.5,
         stop: 0 {accent}, stop: 0.5 {accent}, stop: 0.6 {s2}, stop: 1 {s2});

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from torchyard_core.sweeps.search_draft import ParameterDraft, SearchDraft
+from torchyard_core.sweeps.search_draft import ParameterDraft, SearchDraft, argument_for
 from torchyard_core.sweeps.search_file import search_from_text
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
@@ -139,3 +139,17 @@ def test_parameters_and_arguments_that_do_not_match_are_found() -> None:
     assert set(found) == {("parameters", 0, "name"), ("parameters",)}
     assert (draft.unused(design), draft.missing(design)) == (("lr",), ("depth",))
     assert draft.with_parameters("depth").missing(design) == ()
+
+
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        ('parser.add_argument("--batch-size", type=int)', "--batch-size"),
+        ('parser.add_argument("--batch_size", type=int)', "--batch_size"),
+        ('parser.add_argument("--batch_size", "--batch-size")', "--batch_size"),
+        ('parser.add_argument("--batch-size-per-gpu")', "--batch_size"),
+        ("", "--batch_size"),
+    ],
+)
+def test_an_argument_has_the_name_of_the_scripts_option(script: str, option: str) -> None:
+    assert argument_for("batch_size", script) == f"{option}={{params.batch_size}}"

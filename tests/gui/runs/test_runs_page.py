@@ -8,7 +8,7 @@ from typing import Any
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 
-from tests.core.examples import host
+from tests.core.examples import host, topology
 from tests.gui.runs.conftest import MakePage
 from tests.gui.runs.fake_hosts import BEGAN, Acting, ActingFleet
 from torchyard_core.home import Home
@@ -406,3 +406,17 @@ def test_a_single_value_makes_no_line_and_is_not_denied(qtbot: Any, page: RunsPa
     run.measure(10)
     qtbot.waitUntil(lambda: "samples/s" in plot.accessibleName())
     assert plot.sentence == "One value so far"
+
+
+def test_a_run_whose_replicas_are_not_in_its_topology_is_not_said_to_have_no_data(
+    qtbot: Any, home: Home, run: Acting, make_page: MakePage
+) -> None:
+    """The coordinator of a sweep is such a replica."""
+    run.topology = topology("{name: checks, role: evaluator, replicas: 1}")
+    run.note(home)
+    run.start()
+    page = make_page(run)
+    qtbot.waitUntil(lambda: page.feed is not None and page.feed.was_heard)
+    title, sentence = page.run_view.canvas.empty_texts
+    assert title == "No picture of this run"
+    assert "“Replicas” lists them" in sentence

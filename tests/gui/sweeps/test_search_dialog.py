@@ -158,6 +158,15 @@ def test_missing_arguments_and_parameters_are_added_by_buttons(dialog: SearchDia
     assert not dialog.fix_parameters.isVisible()
 
 
+def test_an_added_argument_is_spelled_as_in_the_script(dialog: SearchDialog, topology: OpenTopology) -> None:
+    dialog.arguments_wanted.connect(topology.args.extend)
+    (topology.path.parent / "a.py").write_text('parser.add_argument("--batch-size", type=int)\n')
+    type_into(dialog.form.parameters.rows[0].name, "batch_size")
+    assert dialog.fix_arguments.toolTip() == "--batch-size={params.batch_size}"
+    QTest.mouseClick(dialog.fix_arguments, LEFT)
+    assert topology.args == ["--lr={params.lr}", "--batch-size={params.batch_size}"]
+
+
 def test_settings_of_the_chosen_sampler_and_pruner_are_shown(dialog: SearchDialog) -> None:
     form = dialog.form
     assert form.settings["sampler", "startup_trials"].isVisible()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QFontMetrics, QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QWidget
 from pytestqt.qtbot import QtBot
@@ -22,9 +23,11 @@ from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.home import Home
 from torchyard_core.topology.file import topology_from_text
 from torchyard_gui.bridge.sweeps_model import SweepsModel
+from torchyard_gui.sweeps.history_plot import AXIS
 from torchyard_gui.sweeps.page import NEW_SWEEP, SweepsPage
 from torchyard_gui.sweeps.trial_plot import TrialPlot
-from torchyard_gui.sweeps.trial_table import NUMBER, STATE, TRIAL, VALUE
+from torchyard_gui.sweeps.trial_table import MARGIN, MARK_WIDTH, NUMBER, PARAMETERS, STATE, TRIAL, VALUE
+from torchyard_gui.theme.theme import theme
 
 CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
 HOSTS = ["gpu-a", "gpu-b"]
@@ -75,6 +78,29 @@ def test_a_click_on_a_heading_sorts_and_unknown_values_are_last_in_either_order(
     falling = column(page, VALUE)
     assert falling[0] == "0.3028"
     assert rising[-3:] == falling[-3:] == ["–"] * 3
+
+
+def test_states_values_and_headings_are_not_cut(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
+    assert acting.data is not None
+    text = json.dumps(acting.data).replace('"lr"', '"initial_learning_rate"')
+    acting.data = json.loads(text)
+    assert acting.data is not None
+    acting.data["trials"][-1]["state"] = "interrupted"
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: column(page, STATE)[0] == "interrupted")
+    header = page.table.horizontalHeader()
+    assert page.table.trials.headerData(PARAMETERS, Qt.Orientation.Horizontal) == "initial_learning_rate"
+    for section in range(header.count()):
+        assert header.sectionSize(section) >= header.sectionSizeHint(section)
+    cell = page.table.visualRect(page.table.order.index(0, STATE))
+    width = cell.width() - MARK_WIDTH - 2 * MARGIN
+    metrics = QFontMetrics(theme().font("body"))
+    assert metrics.elidedText("interrupted", Qt.TextElideMode.ElideRight, width) == "interrupted"
+    width = page.table.visualRect(page.table.order.index(0, VALUE)).width() - 2 * MARGIN
+    bold, tiny = QFontMetrics(theme().font("strong")), QFontMetrics(theme().font("tiny"))
+    for text in ("0.003869", "-0.0003869", "-1.235e+10"):
+        assert bold.elidedText(text, Qt.TextElideMode.ElideRight, width) == text
+        assert tiny.elidedText(text, Qt.TextElideMode.ElideRight, AXIS - 8) == text
 
 
 def test_new_trials_appear_and_the_selection_stays(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
@@ -148,6 +174,18 @@ def test_stop_asks_first_and_stops_the_sweep(page: SweepsPage, acting: ActingSwe
     qtbot.waitUntil(lambda: bool(acting.stopped))
     assert acting.stopped[0]["run_id"] == LIVE
     assert not acting.stopped[0]["force"]
+
+
+def test_the_question_about_a_sweep_with_one_running_trial_is_in_the_singular(
+    page: SweepsPage, acting: ActingSweep, qtbot: QtBot
+) -> None:
+    assert acting.data is not None
+    running = [row for row in acting.data["trials"] if row["state"] == "running"]
+    running[0]["state"] = "failed"
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: column(page, STATE).count("running") == 1)
+    QTest.mouseClick(page.bar.buttons[page.actions_.stop], Qt.MouseButton.LeftButton)
+    assert "1 running trial. It can be resumed: its parameters are tried again." in confirm(page, qtbot)
 
 
 def test_one_trial_can_be_stopped(page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:

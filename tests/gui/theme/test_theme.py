@@ -16,6 +16,8 @@ from PySide6.QtWidgets import (
     QMainWindow,
     QPushButton,
     QRadioButton,
+    QStyle,
+    QStyleOptionButton,
     QToolButton,
     QWidget,
 )
@@ -152,3 +154,27 @@ def test_the_keyboard_focus_draws_no_rectangle_inside_a_button(qtbot: QtBot, kin
     assert button.hasFocus()
     assert window.testAttribute(Qt.WidgetAttribute.WA_KeyboardFocusChange)
     assert window.grab().toImage() == by_mouse
+
+
+@pytest.mark.parametrize("state", list(Qt.CheckState))
+def test_the_focus_of_a_check_box_is_visible_in_every_state(qtbot: QtBot, state: Qt.CheckState) -> None:
+    window = QWidget()
+    other, box = QPushButton("Other", window), QCheckBox("Log", window)
+    box.setTristate(True)
+    box.setCheckState(state)
+    box.setGeometry(0, 40, 160, 28)
+    qtbot.addWidget(window)
+    with qtbot.waitActive(window):
+        window.show()
+        window.activateWindow()
+    option = QStyleOptionButton()
+    option.initFrom(box)
+    edge = box.style().subElementRect(QStyle.SubElement.SE_CheckBoxIndicator, option, box)
+
+    def edge_color() -> str:
+        return box.grab().toImage().pixelColor(edge.left(), edge.center().y()).name()
+
+    other.setFocus()
+    without = edge_color()
+    box.setFocus()
+    assert edge_color() != without

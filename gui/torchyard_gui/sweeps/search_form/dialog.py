@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QFileDialog, QWidget
 
+from torchyard_core.app.profile_script import workdir_of
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import FileProblem, TorchyardError
 from torchyard_core.problems import Problem
-from torchyard_core.sweeps.search_draft import FieldName, SearchDraft
+from torchyard_core.sweeps.search_draft import FieldName, SearchDraft, argument_for
 from torchyard_core.sweeps.search_file import SearchFile, read_search, search_from_text
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
@@ -295,7 +297,7 @@ class SearchDialog(QDialog):
         """Offers to add arguments for parameters that no argument uses, and parameters that arguments use."""
         unused = draft.unused(topology) if topology is not None else ()
         missing = draft.missing(topology) if topology is not None else ()
-        words = " ".join(_argument(name) for name in unused)
+        words = " ".join(self._arguments(unused))
         text = self.tr("Add {arguments} to the topology").format(arguments=words)
         if len(words) > LONGEST:
             one, many = self.tr("Add an argument to the topology"), self.tr("Add {count} arguments to the topology")
@@ -311,6 +313,16 @@ class SearchDialog(QDialog):
         self.fix_parameters.setToolTip(names)
         self.fix_arguments.setVisible(bool(unused))
         self.fix_parameters.setVisible(bool(missing))
+
+    def _arguments(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns an argument for each parameter, with the names of options as the script spells them."""
+        source, script = self._topology(), ""
+        folder = workdir_of(source) if source is not None else None
+        path = source.topology.program.script if source is not None and source.topology is not None else None
+        if folder is not None and path and any("_" in name for name in names):
+            with contextlib.suppress(FileProblem):  # The launch reports a script that cannot be read.
+                script = read_text(folder / path)
+        return tuple(argument_for(name, script) for name in names)
 
     def _show_heading(self, topology: Topology | None) -> None:
         name = topology.name if topology is not None else ""
@@ -352,7 +364,7 @@ class SearchDialog(QDialog):
     def _fix_arguments(self) -> None:
         topology = self._design()
         if topology is not None:
-            self.arguments_wanted.emit(tuple(_argument(name) for name in self.form.draft.unused(topology)))
+            self.arguments_wanted.emit(self._arguments(self.form.draft.unused(topology)))
             self.topology_changed()
             settle_layouts()
 
@@ -425,10 +437,6 @@ class SearchDialog(QDialog):
     def _discard_then(self, then: Callable[[], object]) -> None:
         self._first = self.form.draft
         then()
-
-
-def _argument(name: str) -> str:
-    return f"--{name}={{params.{name}}}"
 
 
 def _position(key: FieldName) -> tuple[int, int]:
