@@ -73,6 +73,10 @@ class Notifications(QObject):
         text = self.tr("Jobs and reservations of the cluster {cluster} are unknown: {why}")
         self.notice.show_error(error, kind="warn", text=text.format(cluster=name, why=why))
 
+    def repeat_clusters(self) -> None:
+        """Lets the next call of `show_clusters` repeat a notice that the user has dismissed."""
+        self._silent = {}
+
     def show_calendar_source(self, away: str) -> None:
         """Shows where the calendar is stored; if `away` is given, also shows a notice with `away` as the reason why
         nothing can be booked.

@@ -424,6 +424,7 @@ class BookingsPage(QWidget):
         self.model.fleet.watch(True, "bookings")
         self.model.watch(True, "bookings")
         self.clusters.watch(True)
+        self.notifications.repeat_clusters()
         self._clock.start()
         self.show_days()
         self.model.reload()

@@ -9,6 +9,7 @@ from PySide6.QtCore import QEvent, QPoint, QRect, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
+    QFocusEvent,
     QFont,
     QFontDatabase,
     QHelpEvent,
@@ -35,7 +36,7 @@ MARK = 12
 class YamlView(QPlainTextEdit):
     """A text editor without an undo stack of its own; undo and redo are those of the page.
 
-    A read-only editor passes on Esc and Tab.
+    A read-only editor passes on Esc and Tab. It has no caret, so a frame shows that it has the focus.
     """
 
     undo_wanted = Signal()
@@ -141,6 +142,22 @@ class YamlView(QPlainTextEdit):
     def line(self) -> int:
         """The line of the caret, counted from 1."""
         return self.textCursor().blockNumber() + 1
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        if self.isReadOnly() and self.hasFocus():
+            width = theme().metrics.focus_ring
+            painter = QPainter(self.viewport())
+            painter.setPen(theme().pen("accent", width))
+            painter.drawRect(self.viewport().rect().adjusted(width // 2, width // 2, -width // 2, -width // 2))
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self.viewport().update()
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self.viewport().update()
 
     def viewportEvent(self, event: QEvent) -> bool:
         if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from PySide6.QtCore import QPoint, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QGuiApplication, QPaintEvent
+from PySide6.QtCore import QEvent, QPoint, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QPaintEvent
 from PySide6.QtWidgets import QApplication, QMainWindow, QStackedWidget, QWidget
 
 from torchyard_gui.theme.icons import icon, refresh_icons
@@ -209,8 +209,12 @@ class MainWindow(QMainWindow):
         next_pane(self.rail, panes() if callable(panes) else [page], backwards)
 
     def open_menu(self) -> None:
-        """Opens the window's menu (F10)."""
+        """Opens the window's menu (F10), with its first entry selected for the keyboard."""
         self.menu.popup_at(self.rail.menu_button.mapToGlobal(QPoint(self.rail.menu_button.width() + 6, 0)))
+        # setActiveAction() would also open the entry's submenu.
+        QApplication.sendEvent(
+            self.menu, QKeyEvent(QEvent.Type.KeyPress, Qt.Key.Key_Down, Qt.KeyboardModifier.NoModifier)
+        )
 
     def set_fleet_texts(self, texts: list[StatusText], right: str = "") -> None:
         """Sets the summary of the fleet in the status bar, which is shown on all pages."""

@@ -99,6 +99,13 @@ def test_a_cluster_that_does_not_answer_is_named_and_keeps_its_last_known_lanes(
     desk.wait_until(lambda: "of the cluster hpc are unknown: hpc does not answer" in desk.page.notice.text)
     assert desk.shown("job 7 (train)")
     assert desk.page.surface.picture.states["hpc"] == "unknown"
+    desk.page.notice.clear()
+    desk.page.hide()
+    answers[:] = [fail]
+    desk.page.show()
+    desk.wait_until(lambda: "of the cluster hpc are unknown" in desk.page.notice.text)
+    desk.wait_until(lambda: desk.page.clusters._reading["hpc"].is_finished)
+    answers[:] = [answer]
     desk.page.clusters.read()
     desk.wait_until(lambda: desk.page.notice.isHidden())
 

@@ -15,6 +15,7 @@ from tests.gui.theme_fixture import without_theme
 from torchyard_core.sweeps.search_file import SearchFile, read_search
 from torchyard_core.topology.file import TopologyFile, topology_from_text
 from torchyard_gui.sweeps.search_form.dialog import SearchDialog
+from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 CONTROL = Qt.KeyboardModifier.ControlModifier
@@ -120,10 +121,21 @@ def test_a_new_row_has_no_problem_before_it_is_edited_or_launched(dialog: Search
     row = dialog.form.parameters.rows[1]
     assert dialog.focusWidget() is row.name
     assert row.note.isHidden()
+    assert (dialog.count.text(), dialog.preview.marked_lines()) == ("", [])
     dialog.launch()
+    assert dialog.count.text() != ""
     assert row.note.text() == "The parameter has no name."
     QTest.mouseClick(row.remove, LEFT)
     assert dialog.focusWidget() is dialog.form.parameters.rows[0].name
+
+
+def test_the_preview_shows_by_a_frame_that_it_has_the_focus(dialog: SearchDialog, qtbot: QtBot) -> None:
+    corners = []
+    for field in (dialog.form.trials, dialog.preview):
+        field.setFocus()
+        qtbot.waitUntil(field.hasFocus)
+        corners.append(dialog.preview.viewport().grab().toImage().pixelColor(1, 1).name())
+    assert corners[1] == theme().color("accent").name() != corners[0]
 
 
 def test_tab_visits_the_fields_in_their_visual_order_also_in_added_rows(dialog: SearchDialog) -> None:

@@ -84,6 +84,18 @@ def test_the_menu_opens_as_often_as_it_is_wanted(wiring: WindowConnections, qtbo
     assert all(each == found[0] for each in found[1:])  # No submenu is left over from an earlier opening of the menu.
 
 
+def test_the_menu_has_its_first_entry_selected_after_f10(wiring: WindowConnections, qtbot: QtBot) -> None:
+    menu = wiring.window.menu
+    open_menu(wiring.window, qtbot)
+    assert menu.activeAction() is menu.actions()[0]
+    press(Key.Key_Right)
+    first = menu.actions()[0].menu()
+    assert isinstance(first, QMenu)
+    qtbot.waitUntil(first.isVisible)
+    press(Key.Key_Escape, Key.Key_Escape)
+    qtbot.waitUntil(lambda: not menu.isVisible())
+
+
 def test_the_palette_opens_after_the_menu(wiring: WindowConnections, qtbot: QtBot) -> None:
     window = wiring.window
     for _ in range(2):

@@ -283,11 +283,12 @@ class SearchDialog(QDialog):
         self.form.show_problems(self._problems, all_of_them=self._shows_all)
         self.preview.show_text(self._file.document.text)
         by_line: dict[int, Problem] = {}
-        for field, message in self._problems.items():
+        shown = {key: text for key, text in self._problems.items() if not self.form.parameters.hides(key)}
+        for field, message in shown.items():
             line = self._file.document.line(draft.place_of(field)) or 1
             by_line.setdefault(line, Problem("error", "search", message, line))
         self.preview.show_problems(by_line)
-        count = len(self._problems)
+        count = len(shown)
         one, many = self.tr("1 problem"), self.tr("{count} problems").format(count=count)
         self.count.setText("" if not count else one if count == 1 else many)
         self._show_fixes(draft, topology)

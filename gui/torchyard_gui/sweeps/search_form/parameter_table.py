@@ -42,7 +42,7 @@ class ParameterRow(QWidget):
     def __init__(self, parameter: ParameterDraft, *, is_new: bool = False):
         """Creates the row. Problems of a new row are not shown before the user has edited it."""
         super().__init__()
-        self._is_new = is_new
+        self.is_new = is_new
         self.name = QLineEdit(parameter.name, placeholderText="lr")
         self.name.setAccessibleName(tr("Name of the parameter"))
         kinds = [("number", tr("Number")), ("whole", tr("Whole number")), ("choice", tr("Choice"))]
@@ -113,8 +113,8 @@ class ParameterRow(QWidget):
 
     def show_problems(self, problems: Mapping[str, str], *, all_of_them: bool = False) -> None:
         """Shows problems by field. With `all_of_them`, also those of a new row."""
-        self._is_new = self._is_new and not all_of_them
-        shown = {} if self._is_new else problems
+        self.is_new = self.is_new and not all_of_them
+        shown = {} if self.is_new else problems
         for key, field in self.fields.items():
             set_style_property(field, "invalid", key in shown)
             field.setAccessibleDescription(problem_sentence(shown[key]) if key in shown else "")
@@ -122,7 +122,7 @@ class ParameterRow(QWidget):
         self.note.setVisible(bool(shown))
 
     def _edited(self) -> None:
-        self._is_new = False
+        self.is_new = False
         self._show_fields()
         self.changed.emit()
 
@@ -190,6 +190,10 @@ class ParameterTable(QWidget):
         self.rows_changed.emit()
         self.changed.emit()
         row.name.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def hides(self, key: FieldName) -> bool:
+        """Returns whether a problem is not shown yet, because it concerns a new row that the user has not edited."""
+        return len(key) > 1 and key[0] == "parameters" and self.rows[int(key[1])].is_new
 
     def show_problems(self, problems: Mapping[FieldName, str], *, all_of_them: bool = False) -> None:
         for number, row in enumerate(self.rows):
