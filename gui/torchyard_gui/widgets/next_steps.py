@@ -64,6 +64,8 @@ def quoted(text: str) -> str:
 
 def button_text(step: NextStep) -> str:
     """Returns the text of the button for a step, or "" if the window cannot perform the step."""
+    if isinstance(step, steps.CheckHosts) and len(step.hosts) == 1:
+        return QCoreApplication.translate("NextSteps", "Check {host}").format(host=step.hosts[0])
     text, _ = TEXTS.get(type(step), ("", ""))
     return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else ""
 

@@ -23,7 +23,7 @@ from torchyard_gui.widgets import (
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
 from torchyard_gui.widgets.indicators import MeterBar
 from torchyard_gui.widgets.layouts import clear_menu
-from torchyard_gui.widgets.next_steps import with_buttons
+from torchyard_gui.widgets.next_steps import button_text, with_buttons
 
 
 def test_escape_empties_a_search_first(qtbot: QtBot) -> None:
@@ -184,3 +184,8 @@ def test_checks_of_several_hosts_have_one_button() -> None:
     assert with_buttons([one, trust, other, one]) == [steps.CheckHosts(("gpu-a", "gpu-b")), trust]
     assert with_buttons([trust, one, every]) == [trust, every]
     assert with_buttons([one, trust]) == [one, trust]
+
+
+def test_the_check_of_a_single_host_or_cluster_names_it() -> None:
+    checks = [steps.CheckHosts(("hpc",)), steps.CheckHosts(("gpu-a", "gpu-b")), steps.CheckHosts()]
+    assert [button_text(step) for step in checks] == ["Check hpc", "Check the hosts", "Check the hosts"]
