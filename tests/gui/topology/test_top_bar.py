@@ -12,9 +12,9 @@ from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_gui.topology.top_bar import NAME
 
 
-def plan_for_tomorrow(driver: Driver) -> None:
+def plan_for_another_day(driver: Driver) -> None:
     planning = driver.page.planning
-    planning.choose(PlannedTime(planning.now + timedelta(hours=20), timedelta(hours=24)))
+    planning.choose(PlannedTime(planning.now + timedelta(days=3), timedelta(hours=24)))
     assert driver.page.bar.launch.accessibleName() == "Book and launch …"
 
 
@@ -22,7 +22,7 @@ def plan_for_tomorrow(driver: Driver) -> None:
 def test_the_name_of_the_file_is_whole_beside_a_planned_time(digits: Driver, width: int) -> None:
     bar = digits.page.bar
     digits.page.editor.set_name("digits-2")  # A mark of unsaved changes takes space, too.
-    plan_for_tomorrow(digits)
+    plan_for_another_day(digits)
     digits.window.resize(width, 700)
     digits.wait_until(lambda: bar.width() == width and bar.file.shown_text() == "digits.yaml")
     digits.wait_until(lambda: not [fault for fault in faults_of(digits.window) if "TopBar" in fault.widget])
@@ -30,7 +30,7 @@ def test_the_name_of_the_file_is_whole_beside_a_planned_time(digits: Driver, wid
 
 def test_the_shortest_form_keeps_the_names_of_its_buttons(digits: Driver) -> None:
     bar = digits.page.bar
-    plan_for_tomorrow(digits)
+    plan_for_another_day(digits)
     digits.window.resize(960, 700)
     digits.wait_until(lambda: bar.launch.text() == "Book …")
     by_host = bar.arrangement.button("host")
