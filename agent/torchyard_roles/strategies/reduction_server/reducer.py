@@ -161,7 +161,7 @@ class Reducer:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         for thread in self._others():
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        if not self._others():
+        if self._selector is None:  # Otherwise, the receiving thread closes it, however long it takes.
             self._wake_receiver.close()
 
     def _others(self) -> list[threading.Thread]:
@@ -350,6 +350,7 @@ class Reducer:
                 if key.data is None:
                     # close() has closed the other end of this socket pair.
                     selector.unregister(key.fileobj)
+                    self._wake_receiver.close()
                     continue
                 link, current = key.data
                 ended: Callable[[], None] | None = None
