@@ -46,6 +46,15 @@ def answers(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Cl
     return coming
 
 
+def read_clusters(
+    desk: Desk, answers: list[Callable[[], ClusterCalendar]], *coming: Callable[[], ClusterCalendar]
+) -> None:
+    """Reads the clusters again, with other answers. While a request is in progress, `read` would do nothing."""
+    desk.wait_until(lambda: desk.page.clusters._reading["hpc"].is_finished)
+    answers[:] = coming
+    desk.page.clusters.read()
+
+
 def nodes(desk: Desk) -> list[str]:
     return [lane.slots[0].node for lane in desk.page.surface.picture.lanes.lanes if lane.slots[0].node]
 
@@ -79,6 +88,7 @@ def test_clusters_are_read_once_a_minute_while_the_calendar_is_visible(
     assert clock is not None
     assert (clock.isActive(), clock.interval()) == (True, 60_000)
     desk.wait_until(lambda: desk.shown("job 7 (train)"))
+    desk.wait_until(lambda: desk.page.clusters._reading["hpc"].is_finished)
     answers[:] = [lambda: answer(jobs=[])]
     clock.timeout.emit()
     desk.wait_until(lambda: not desk.shown("job 7 (train)"))
@@ -94,19 +104,15 @@ def test_a_cluster_that_does_not_answer_is_named_and_keeps_its_last_known_lanes(
 
     desk.open()
     desk.wait_until(lambda: desk.shown("job 7 (train)"))
-    answers[:] = [fail, answer]
-    desk.page.clusters.read()
+    read_clusters(desk, answers, fail)
     desk.wait_until(lambda: "of the cluster hpc are unknown: hpc does not answer" in desk.page.notice.text)
     assert desk.shown("job 7 (train)")
     assert desk.page.surface.picture.states["hpc"] == "unknown"
     desk.page.notice.clear()
     desk.page.hide()
-    answers[:] = [fail]
     desk.page.show()
     desk.wait_until(lambda: "of the cluster hpc are unknown" in desk.page.notice.text)
-    desk.wait_until(lambda: desk.page.clusters._reading["hpc"].is_finished)
-    answers[:] = [answer]
-    desk.page.clusters.read()
+    read_clusters(desk, answers, answer)
     desk.wait_until(lambda: desk.page.notice.isHidden())
 
 
@@ -150,8 +156,7 @@ def test_a_booking_of_a_node_is_mirrored_and_marked_until_slurm_has_a_reservatio
     assert page.acts.edit.isEnabled()
     reservation = {"start": start.timestamp(), "end": start.timestamp() + HOUR, "nodes": ["n1"], "users": ["kim"]}
     named = {**reservation, "name": f"torchyard_{made.id}", "state": "INACTIVE"}
-    answers[:] = [lambda: answer(jobs=[], reservations=[named])]
-    page.clusters.read()
+    read_clusters(desk, answers, lambda: answer(jobs=[], reservations=[named]))
     desk.wait_until(lambda: made.id not in page.surface.picture.notes)
     assert [block.booking.title for block in page.surface.picture.blocks] == ["mine"]
     page.hide()

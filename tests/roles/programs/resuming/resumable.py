@@ -52,7 +52,9 @@ def main() -> None:
                 log.flush()
             each_epoch.step()
     counts = {int(state["step"]) for state in optimizer.state.values()}
-    print("trained to the end; the optimizer counts", *counts, flush=True)
+    # Written as one piece, because other threads write to the same pipe.
+    sys.stdout.write(f"trained to the end; the optimizer counts {' '.join(map(str, counts))}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
