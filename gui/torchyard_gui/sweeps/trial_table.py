@@ -40,6 +40,8 @@ WIDEST_VALUE = -0.0001234
 """A value with the longest text of four significant digits."""
 PARAMETER_WIDTH, DURATION_WIDTH, REASON_WIDTH = 80, 96, 76
 """Widths in pixels of columns whose headings are not wider."""
+LONGEST_NAME = 124
+"""Maximum width in pixels of a parameter's column, if not all columns fit with their whole headings."""
 MARGIN, MARK_WIDTH = 8, 20
 
 
@@ -225,6 +227,8 @@ class TrialTable(QTableView):
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
+        self._needed, self._fits = 0, True
+        """The width of all columns with their whole headings, and whether it fits."""
         self.trials = TrialTableModel(self)
         self.order = TrialOrder(self)
         self.order.setSourceModel(self.trials)
@@ -269,6 +273,8 @@ class TrialTable(QTableView):
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Keeps the selected trial visible."""
         super().resizeEvent(event)
+        if self._fits != (self._needed <= self.viewport().width()):
+            self._size_columns()
         if self.trial is not None:
             self.scrollTo(self.currentIndex())
 
@@ -288,4 +294,9 @@ class TrialTable(QTableView):
         }
         header = self.horizontalHeader()
         for column in range(last + 1):
-            self.setColumnWidth(column, max(widths.get(column, PARAMETER_WIDTH), header.sectionSizeHint(column)))
+            widths[column] = max(widths.get(column, PARAMETER_WIDTH), header.sectionSizeHint(column))
+        self._needed = sum(widths.values())
+        self._fits = self._needed <= self.viewport().width()
+        for column, width in widths.items():
+            is_parameter = PARAMETERS <= column < self.trials.duration_column
+            self.setColumnWidth(column, min(width, LONGEST_NAME) if is_parameter and not self._fits else width)

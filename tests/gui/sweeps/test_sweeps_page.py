@@ -26,7 +26,7 @@ from torchyard_gui.bridge.sweeps_model import SweepsModel
 from torchyard_gui.sweeps.history_plot import AXIS
 from torchyard_gui.sweeps.page import NEW_SWEEP, SweepsPage
 from torchyard_gui.sweeps.trial_plot import TrialPlot
-from torchyard_gui.sweeps.trial_table import MARGIN, MARK_WIDTH, NUMBER, PARAMETERS, STATE, TRIAL, VALUE
+from torchyard_gui.sweeps.trial_table import LONGEST_NAME, MARGIN, MARK_WIDTH, NUMBER, PARAMETERS, STATE, TRIAL, VALUE
 from torchyard_gui.theme.theme import theme
 
 CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
@@ -90,8 +90,12 @@ def test_states_values_and_headings_are_not_cut(page: SweepsPage, acting: Acting
     qtbot.waitUntil(lambda: column(page, STATE)[0] == "interrupted")
     header = page.table.horizontalHeader()
     assert page.table.trials.headerData(PARAMETERS, Qt.Orientation.Horizontal) == "initial_learning_rate"
+    page.table.setFixedWidth(1000)
+    qtbot.waitUntil(lambda: header.sectionSize(PARAMETERS) > LONGEST_NAME)
     for section in range(header.count()):
         assert header.sectionSize(section) >= header.sectionSizeHint(section)
+    page.table.setFixedWidth(560)
+    qtbot.waitUntil(lambda: header.sectionSize(PARAMETERS) == LONGEST_NAME)
     cell = page.table.visualRect(page.table.order.index(0, STATE))
     width = cell.width() - MARK_WIDTH - 2 * MARGIN
     metrics = QFontMetrics(theme().font("body"))
