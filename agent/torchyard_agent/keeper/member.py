@@ -58,7 +58,7 @@ class Member:
     ):
         self._host = host
         self._place = place
-        """What the primary has to know of a host in a job of its own, otherwise None."""
+        """The address, ports and GPUs of a host in a job of its own, or None for any other host."""
         self._primary = primary
         self._ranks = ranks
         self._status = status

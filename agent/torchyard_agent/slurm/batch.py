@@ -53,7 +53,7 @@ def main(folder: str, group: str = "") -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)
     if group:
-        from torchyard_agent.slurm.group_batch import GroupBatch  # It imports this module.
+        from torchyard_agent.slurm.worker_group_batch import GroupBatch  # It imports this module.
 
         return asyncio.run(GroupBatch(folder, group).run())
     return asyncio.run(Batch(folder).run())

@@ -4,7 +4,7 @@
     job.sh         the script that was submitted
     secrets.json   the values of `program.secrets`, removed at the run's end
     submitted.json the IDs of the job and of its successors, newest last, with the time of submission, and those of the
-                   jobs of worker groups (`group_batch.py`) by group
+                   jobs of worker groups (`worker_group_batch.py`) by group
     started.json   the nodes of the current generation by slot, the job's ID and number of restarts, and the size that
                    batch.log had at the start
     gang.json      the primary's address and the gang link's key, for the jobs of worker groups; while the run is live
